@@ -50,13 +50,13 @@ def waiting(request_s, config):
 
 
 @contextmanager
-def serving(decoder=None, tokenizer=None, store=None, engine=None, request_s=None, **config):
-    """A server for as long as the block lasts."""
+def serving(decoder=None, tokenizer=None, store=None, engine=None, request_s=None, kind=Service, **config):
+    """A server for as long as the block lasts. `kind` makes its service."""
     settings = ServeConfig(engine=engine or EngineConfig(cache_tokens=8192), **config)
     made = TorchEngine(
         decoder or random_decoder(), settings.engine if request_s is None else waiting(request_s, settings.engine)
     )
-    service = Service(
+    service = kind(
         engine=made,
         chat=ChatRenderer(tokenizer or shipped_tokenizer()),
         model=settings.name or "small",

@@ -62,6 +62,7 @@ class Messages:
         body = parse_body(await request.body(), CountBody)
         self._service.check_model(body.model)
         ids, _, _ = prompt_of(self._service, turns_of_blocks(body), _tools(body), choice_of(body.tool_choice))
+        self._service.note_inert(COUNT, body)
         return reply({"input_tokens": len(ids)})
 
     def _ask(self, body: MessagesBody) -> Asked:
@@ -74,6 +75,8 @@ class Messages:
             tool_choice=choice_of(chosen),
             parallel=chosen is None or not chosen.disable_parallel_tool_use,
             max_tokens=body.max_tokens,
+            cut_to_context=True,  # as theirs has it; clients ask for 32,000 tokens whatever the model
+            shape=None if body.output_config is None else body.output_config.format,
         )
 
 
@@ -143,6 +146,8 @@ class _Answer:
         return {"stop_reason": self._reason(events), "stop_sequence": self.choice.stop_reason, "usage": used}
 
     def _reason(self, events: list[Event]) -> str:
+        if self.choice.finish == "length" and self.choice.request.max_tokens < self.body.max_tokens:
+            return "model_context_window_exceeded"
         if self.choice.finish != "stop":
             return "max_tokens"  # what was aborted was cut as well, and there is no word for it
         if self.choice.stop_reason is not None:

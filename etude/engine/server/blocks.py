@@ -7,26 +7,30 @@ grows by deltas and ends before the next begins. The same growth makes the whole
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from etude.engine.server.bodies import Body, Common, Function, NamedFunction, StopText
+from etude.engine.server.bodies import BareSchema, Body, Common, Function, NamedFunction, StopText, type_of
 from etude.engine.server.calls import CallPiece, Event, Words
 from etude.engine.server.errors import bad
+from etude.engine.server.inert import Ignored, Inert
 from etude.engine.server.prompts import Turn
+
+_HOSTED = r"^(web_search|web_fetch|code_execution|tool_search_tool_(regex|bm25))(_\d{8})?$"
 
 
 class Block(Body):
-    cache_control: dict[str, Any] | None = None
+    cache_control: Ignored = None
     """A hint where to cache; what has been computed is found again without it."""
 
 
 class TextBlock(Block):
     type: Literal["text"]
     text: str
-    citations: None = None
+    citations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
 class CallBlock(Block):
@@ -34,6 +38,15 @@ class CallBlock(Block):
     id: str
     name: str = Field(min_length=1)
     input: dict[str, Any]
+    caller: Ignored = None
+
+
+class ThoughtBlock(Body):
+    """What another model thought. It is not told to ours."""
+
+    model_config = ConfigDict(extra="allow")
+    inert: ClassVar[bool] = True
+    type: Literal["thinking", "redacted_thinking"]
 
 
 class ResultBlock(Block):
@@ -43,11 +56,30 @@ class ResultBlock(Block):
     is_error: bool | None = None
 
 
-class MessageBody(Body):
-    """One message."""
+def _block_kind(block: Any) -> str:
+    kinds = {"text": "Text", "tool_use": "Call", "tool_result": "Result"}
+    kind = type_of(block, "")
+    return "Thought" if kind in ("thinking", "redacted_thinking") else kinds.get(kind, "none")
 
-    role: Literal["user", "assistant"]
-    content: str | Annotated[list[TextBlock | CallBlock | ResultBlock], Field(min_length=1)]
+
+MessageBlock = Annotated[
+    Annotated[TextBlock, Tag("Text")]
+    | Annotated[CallBlock, Tag("Call")]
+    | Annotated[ResultBlock, Tag("Result")]
+    | Annotated[ThoughtBlock, Tag("Thought")],
+    Discriminator(
+        _block_kind,
+        custom_error_type="block",
+        custom_error_message="is no block known here: text, tool_use, tool_result, thinking; models here read text",
+    ),
+]
+
+
+class MessageBody(Body):
+    """One message. A system message may stand anywhere."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | Annotated[list[MessageBlock], Field(min_length=1)]
 
 
 class Tool(Block):
@@ -55,6 +87,35 @@ class Tool(Block):
     description: str | None = None
     input_schema: dict[str, Any]
     type: Literal["custom"] | None = None
+    strict: bool | None = None
+    eager_input_streaming: Ignored = None
+    """Arguments are always streamed as they are written."""
+    defer_loading: Literal[False] | None = None
+    allowed_callers: list[Literal["direct"]] | None = None
+
+
+class HostedTool(Body):
+    """A tool that Anthropic's own server would run. There is none here, so the model is not told of it."""
+
+    model_config = ConfigDict(extra="allow")
+    inert: ClassVar[bool] = True
+    type: str = Field(pattern=_HOSTED)
+    name: str
+
+
+def _tool_kind(tool: Any) -> str:
+    kind = type_of(tool, "custom") if not isinstance(tool, dict) or tool.get("type") is not None else "custom"
+    return "Custom" if kind == "custom" else "Hosted" if re.match(_HOSTED, kind) else "none"
+
+
+GivenTool = Annotated[
+    Annotated[Tool, Tag("Custom")] | Annotated[HostedTool, Tag("Hosted")],
+    Discriminator(
+        _tool_kind,
+        custom_error_type="tool",
+        custom_error_message="is no tool known here: give its input_schema, and type custom or none",
+    ),
+]
 
 
 class Choice(Body):
@@ -69,11 +130,28 @@ class ChosenTool(Body):
 
 
 class Thinking(Body):
-    type: Literal["disabled"]
+    """Leave to think first, up to a budget. Ours have no thoughts apart from what they say."""
+
+    type: Literal["disabled", "enabled", "adaptive"]
+    budget_tokens: int | None = Field(None, ge=1)
+    display: str | None = None
 
 
-class Metadata(Body):
-    user_id: str | None = None
+class ClearThinking(Body):
+    type: Literal["clear_thinking_20251015"]
+    keep: Any = None
+
+
+class ContextManagement(Body):
+    """What to leave out of a long conversation. Thoughts are left out in any case; anything else would be missed."""
+
+    edits: list[ClearThinking] = []
+
+
+class OutputConfig(Body):
+    effort: Ignored = None
+    """How thorough to be, to a model that can be told; ours cannot."""
+    format: BareSchema | None = None
 
 
 class Conversation(Body):
@@ -81,9 +159,12 @@ class Conversation(Body):
 
     messages: list[MessageBody] = Field(min_length=1)
     system: str | list[TextBlock] | None = None
-    tools: list[Tool] | None = Field(None, max_length=128)
+    tools: list[GivenTool] | None = Field(None, max_length=128)
     tool_choice: Choice | ChosenTool | None = None
-    thinking: Thinking | None = None
+    thinking: Annotated[Thinking | None, Inert()] = None
+    context_management: Annotated[ContextManagement | None, Inert()] = None
+    output_config: OutputConfig | None = None
+    cache_control: Ignored = None
 
 
 class CountBody(Conversation):
@@ -97,7 +178,11 @@ class MessagesBody(Common, Conversation):
 
     max_tokens: int = Field(ge=1)
     stop_sequences: list[StopText] = Field([], max_length=16)
-    metadata: Metadata | None = None
+    metadata: Ignored = None
+    service_tier: Ignored = None
+    inference_geo: Ignored = None
+    container: None = None
+    mcp_servers: Annotated[list[Any], Field(max_length=0)] | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -112,20 +197,20 @@ def turns_of_blocks(body: Conversation) -> list[Turn]:
     turns = [] if body.system is None else [Turn("system", _text(body.system))]
     for number, message in enumerate(body.messages):
         blocks = [TextBlock(type="text", text=message.content)] if isinstance(message.content, str) else message.content
-        turns += (_of_assistant if message.role == "assistant" else _of_user)(blocks, f"messages.{number}.content")
+        turns += _TURNS[message.role](blocks, f"messages.{number}.content")
     if turns[-1].role == "assistant":
         raise bad("messages", "the last one is the assistant's; going on in the middle of a message is not built")
     return turns
 
 
-def _of_assistant(blocks: Sequence[Block], where: str) -> list[Turn]:
+def _of_assistant(blocks: Sequence[Body], where: str) -> list[Turn]:
     if any(isinstance(block, ResultBlock) for block in blocks):
         raise bad(where, "only a user's message brings tool results")
     text = "".join(block.text for block in blocks if isinstance(block, TextBlock))
     return [Turn("assistant", text, tuple((each.name, each.input) for each in blocks if isinstance(each, CallBlock)))]
 
 
-def _of_user(blocks: Sequence[Block], where: str) -> list[Turn]:
+def _of_user(blocks: Sequence[Body], where: str) -> list[Turn]:
     """Results come first in a turn, whatever the order of the blocks: the words that follow are about them."""
     if any(isinstance(block, CallBlock) for block in blocks):
         raise bad(where, "only an assistant calls tools")
@@ -134,13 +219,26 @@ def _of_user(blocks: Sequence[Block], where: str) -> list[Turn]:
     return [*results, Turn("user", "".join(words))] if words else list(results)
 
 
+def _of_system(blocks: Sequence[Body], where: str) -> list[Turn]:
+    if not all(isinstance(block, TextBlock) for block in blocks):
+        raise bad(where, "a system message is text")
+    return [Turn("system", "".join(block.text for block in blocks if isinstance(block, TextBlock)))]
+
+
+_TURNS = {"assistant": _of_assistant, "user": _of_user, "system": _of_system}
+
+
 def _text(content: str | Sequence[TextBlock]) -> str:
     return content if isinstance(content, str) else "".join(block.text for block in content)
 
 
-def functions_of(tools: Iterable[Tool]) -> list[Function]:
-    """Tools as the other routes know them."""
-    return [Function(name=tool.name, description=tool.description, parameters=tool.input_schema) for tool in tools]
+def functions_of(tools: Iterable[Tool | HostedTool]) -> list[Function]:
+    """Tools as the other routes know them, but for those that nobody here could run."""
+    return [
+        Function(name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict)
+        for tool in tools
+        if isinstance(tool, Tool)
+    ]
 
 
 def choice_of(choice: Choice | ChosenTool | None) -> str | NamedFunction:

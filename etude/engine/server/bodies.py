@@ -1,19 +1,21 @@
 """The request bodies of the engine's server: one strict pydantic model each.
 
 Owns the fields, their limits and their defaults, and thereby the request half of the OpenAPI document. A field that
-would have no effect is refused unless it has the one value that means nothing: no option is ignored. What a field
-leads to is the routes' business.
+would change the answer is honoured, or refused by name unless it has the one value that means nothing. What known
+clients send along and no answer depends on is `Ignored` (`inert`). What a field leads to is the routes' business.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, StrictInt, StrictStr, ValidationError
+from pydantic import ConfigDict, Discriminator, Field, StrictInt, StrictStr, Tag, ValidationError
 
 from etude.config import Config
 from etude.engine.server.errors import ApiError, bad
+from etude.engine.server.inert import Ignored, Inert
 
 MOST_CHOICES = 128
 TokenId = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
@@ -63,11 +65,23 @@ class Common(Sampling):
     return_sampling_mask: bool = False
 
 
-class Neutral(Body):
-    """Fields clients send along; only what means nothing is taken."""
+class SentAlong(Body):
+    """What OpenAI's clients send for OpenAI's own bookkeeping: who asks, what it is billed as, how it is cached."""
 
-    user: str | None = None
-    metadata: dict[str, str] | None = None
+    user: Ignored = None
+    metadata: Annotated[dict[str, str] | None, Inert()] = None
+    store: Ignored = None
+    """Nothing is stored: an answer cannot be had a second time."""
+    service_tier: Ignored = None
+    safety_identifier: Ignored = None
+    prompt_cache_key: Ignored = None
+    """What has been computed is found again without it."""
+    prompt_cache_retention: Ignored = None
+
+
+class Neutral(SentAlong):
+    """Fields that would change an answer; only what means nothing is taken."""
+
     presence_penalty: Zero | None = None
     frequency_penalty: Zero | None = None
     logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
@@ -75,6 +89,8 @@ class Neutral(Body):
 
 class StreamOptions(Body):
     include_usage: bool = False
+    include_obfuscation: Ignored = None
+    """Padding against those who measure the length of encrypted events; there is none."""
 
 
 class TextPart(Body):
@@ -82,6 +98,7 @@ class TextPart(Body):
     text: str
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     logprobs: Annotated[list[Any], Field(max_length=0)] | None = None
+    cache_control: Ignored = None
 
 
 Content = str | list[TextPart]
@@ -110,6 +127,14 @@ class Message(Body):
     tool_call_id: str | None = None
     refusal: None = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    audio: None = None
+    function_call: None = None
+    reasoning_content: Ignored = None
+    """What a model thought, in another server's words: ours have no thoughts apart from what they say."""
+    reasoning: Ignored = None
+    reasoning_details: Ignored = None
+    provider_specific_fields: Ignored = None
+    thinking_blocks: Ignored = None
 
 
 class Function(Body):
@@ -160,6 +185,13 @@ class FlatSchema(NamedSchema):
     type: Literal["json_schema"]
 
 
+class BareSchema(Body):
+    """As the messages API writes it."""
+
+    type: Literal["json_schema"]
+    shape: dict[str, Any] = Field(alias="schema")
+
+
 class ChatBody(Common, Neutral):
     """POST /v1/chat/completions."""
 
@@ -175,6 +207,12 @@ class ChatBody(Common, Neutral):
     stream_options: StreamOptions | None = None
     response_format: PlainText | JsonObject | JsonSchema | None = None
     prompt_logprobs: MostLikely | None = None
+    reasoning_effort: Ignored = None
+    """How long to think, to a model that can be told; ours cannot."""
+    verbosity: Ignored = None
+    prediction: Ignored = None
+    """A guess at the answer, for speed alone."""
+    modalities: list[Literal["text"]] | None = None
 
 
 class CompletionBody(Common, Neutral):
@@ -211,7 +249,8 @@ class ItemCall(Body):
     call_id: str
     id: str | None = None
     status: str | None = None
-    namespace: None = None
+    namespace: str | None = None
+    """Of the tool, where it was given in one."""
 
 
 class ItemResult(Body):
@@ -222,10 +261,94 @@ class ItemResult(Body):
     status: str | None = None
 
 
+class ItemThought(Body):
+    """What another model thought. It is not told to ours."""
+
+    model_config = ConfigDict(extra="allow")
+    inert: ClassVar[bool] = True
+    type: Literal["reasoning"]
+
+
+_ITEMS = {"message": "Message", "function_call": "Call", "function_call_output": "Result", "reasoning": "Thought"}
+
+
+def _item_kind(item: Any) -> str:
+    return _ITEMS.get(type_of(item, "message"), "none")
+
+
+ResponseItem = Annotated[
+    Annotated[ItemMessage, Tag("Message")]
+    | Annotated[ItemCall, Tag("Call")]
+    | Annotated[ItemResult, Tag("Result")]
+    | Annotated[ItemThought, Tag("Thought")],
+    Discriminator(
+        _item_kind,
+        custom_error_type="item",
+        custom_error_message="is no item known here: message, function_call, function_call_output, reasoning",
+    ),
+]
+
+
 class FlatTool(Function):
     """A function as the responses API writes it."""
 
     type: Literal["function"]
+
+
+class Namespace(Body):
+    """Functions under a common name, as Codex gives them. The model knows each as NAMESPACE.FUNCTION."""
+
+    type: Literal["namespace"]
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    description: Ignored = None
+    tools: list[FlatTool] = Field(max_length=128)
+
+
+class HostedTool(Body):
+    """A tool that OpenAI's own server would run. There is none here, so the model is not told of it."""
+
+    model_config = ConfigDict(extra="allow")
+    inert: ClassVar[bool] = True
+    type: str = Field(pattern=r"^(web_search(_preview)?(_\d+)*|file_search|code_interpreter|image_generation)$")
+
+
+def _tool_kind(tool: Any) -> str:
+    kind = type_of(tool, "")
+    known = {"function": "Function", "namespace": "Namespace"}
+    return known.get(kind, "Hosted" if kind in _HOSTED or kind.startswith("web_search") else "none")
+
+
+_HOSTED = ("file_search", "code_interpreter", "image_generation")
+ResponseTool = Annotated[
+    Annotated[FlatTool, Tag("Function")]
+    | Annotated[Namespace, Tag("Namespace")]
+    | Annotated[HostedTool, Tag("Hosted")],
+    Discriminator(
+        _tool_kind,
+        custom_error_type="tool",
+        custom_error_message="is no tool known here: function, namespace; web_search and the like are passed over",
+    ),
+]
+
+
+def named_functions(tools: Iterable[FlatTool | Namespace | HostedTool]) -> dict[str, FlatTool]:
+    """The functions of a responses request, by the names that the model knows them by."""
+    found: list[tuple[str, FlatTool]] = []
+    for tool in tools:
+        if isinstance(tool, FlatTool):
+            found.append((tool.name, tool))
+        elif isinstance(tool, Namespace):
+            found += [(f"{tool.name}.{each.name}", each) for each in tool.tools]
+    names = [name for name, _ in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise bad("tools", f"{twice} is given twice")
+    return dict(found)
+
+
+def type_of(given: Any, default: str) -> str:
+    """What says which member of a union it is."""
+    kind = given.get("type", default) if isinstance(given, dict) else getattr(given, "type", default)
+    return kind if isinstance(kind, str) else ""
 
 
 class NamedFlatTool(Body):
@@ -235,23 +358,41 @@ class NamedFlatTool(Body):
 
 class ResponseText(Body):
     format: PlainText | JsonObject | FlatSchema = PlainText()
+    verbosity: Ignored = None
 
 
-class ResponsesBody(Common):
+Included = Literal[
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "message.input_image.image_url",
+]
+"""Of items that no answer here has."""
+
+
+class ResponsesBody(Common, SentAlong):
     """POST /v1/responses: the part of it that keeps no state here."""
 
-    input: str | Annotated[list[ItemMessage | ItemCall | ItemResult], Field(min_length=1)]
+    input: str | Annotated[list[ResponseItem], Field(min_length=1)]
     instructions: str | None = None
-    tools: list[FlatTool] | None = Field(None, max_length=128)
+    tools: list[ResponseTool] | None = Field(None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedFlatTool | None = None
     parallel_tool_calls: bool = True
     max_output_tokens: int | None = Field(None, ge=1)
-    store: Literal[False] | None = None
     previous_response_id: None = None
     truncation: Literal["disabled"] | None = None
     text: ResponseText | None = None
-    user: str | None = None
-    metadata: dict[str, str] | None = None
+    reasoning: Ignored = None
+    """How long to think and what to tell of it: ours have no thoughts apart from what they say."""
+    include: Annotated[list[Included] | None, Inert()] = None
+    max_tool_calls: Ignored = None
+    """Of tools that the server would run."""
+    client_metadata: Ignored = None
+    stream_options: StreamOptions | None = None
+    background: Literal[False] | None = None
 
 
 class SamplingParams(Sampling):

@@ -44,6 +44,7 @@ class Completions:
     async def create(self, request: Request) -> Response:
         body = parse_body(await request.body(), CompletionBody)
         self._service.check_model(body.model)
+        self._service.note_inert(ROUTE, body)
         check_scored_whole(body.prompt_logprobs, body.stream)
         prompts = _prompts(self._service.chat, body)
         constraint = constraint_of(self._service, body, body.response_format)

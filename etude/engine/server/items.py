@@ -7,7 +7,7 @@ next begins. The same growth makes the whole answer, so that streamed and whole 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from etude.engine.server.calls import CallPiece, Event, Words
@@ -16,7 +16,9 @@ from etude.engine.server.calls import CallPiece, Event, Words
 class Items:
     """The output of one response. `output` holds what there is so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, spaces: Mapping[str, tuple[str, str]]) -> None:
+        """`spaces`: the namespace and the name of a tool that was given in one, by the name that the model uses."""
+        self._spaces = spaces
         self.output: list[dict[str, Any]] = []
         self._open: dict[str, Any] | None = None
         self._call = -1
@@ -53,6 +55,8 @@ class Items:
         if self._open is None or self._call != piece.index:
             yield from self._close()
             item = {"type": "function_call", "id": _name("fc"), "call_id": piece.id, "name": piece.name}
+            if (found := self._spaces.get(piece.name)) is not None:
+                item |= {"namespace": found[0], "name": found[1]}
             yield from self._begin({**item, "arguments": "", "status": "in_progress"})
             self._call = piece.index
         assert self._open is not None

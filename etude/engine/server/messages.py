@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from etude.engine.server.bodies import (
+    BareSchema,
     Common,
     FlatSchema,
     JsonObject,
@@ -34,7 +35,7 @@ from etude.engine.server.service import Service
 from etude.harness.schema import ToolSchema
 
 ToolChoice = str | NamedFunction | NamedFlatTool | None
-Shape = PlainText | JsonObject | JsonSchema | FlatSchema | None
+Shape = PlainText | JsonObject | JsonSchema | FlatSchema | BareSchema | None
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class RouteReply(Protocol):
 
 async def serve(service: Service, request: Request, route: str, body: Common, answer: RouteReply) -> Response:
     """Sample what was asked for, and tell it whole or as it comes. Raises ApiError where there is no room."""
+    service.note_inert(route, body)
     held = ExitStack()
     flight = held.enter_context(service.admitted(route, answer.asked.choices, body.request_id))
     if body.stream:
@@ -122,8 +124,12 @@ def ask(
     top_logprobs: int = 0,
     prompt_logprobs: int | None = None,
     shape: Shape = None,
+    cut_to_context: bool = False,
 ) -> Asked:
-    """Render and check. Raises ApiError, ContextOverflow or InvalidRequest."""
+    """Render and check. Raises ApiError, ContextOverflow or InvalidRequest.
+
+    `cut_to_context` lets an answer end with the context where `max_tokens` reaches beyond it.
+    """
     ids, tools, required = prompt_of(service, turns, tools, tool_choice)
     constraint = constraint_of(service, body, shape)
     if constraint is not None and tools:
@@ -132,6 +138,8 @@ def ask(
         if body.ignore_eos:
             raise bad("ignore_eos", "a message that must call a tool ends where its calls end")
         constraint = service.grammars.of_calls(required, parallel, "tools")
+    if cut_to_context and max_tokens is not None:
+        max_tokens = min(max_tokens, max(service.engine.max_context - len(ids), 1))
     ends = None if parallel or not tools else lambda: _first_call(tools)
     choices = service.choices(
         ids, body, max_tokens=max_tokens, n=n, session_id=body.session_id, top_logprobs=top_logprobs, ends=ends,
@@ -158,6 +166,8 @@ def constraint_of(service: Service, body: Common, shape: Shape) -> Callable[[], 
         raise bad("ignore_eos", "an answer that must be JSON ends where the JSON ends")
     if isinstance(shape, JsonObject):
         return service.grammars.of_schema(ANY_OBJECT, "response_format")
+    if isinstance(shape, BareSchema):
+        return service.grammars.of_schema(shape.shape, "output_config.format.schema")
     if isinstance(shape, FlatSchema):
         return service.grammars.of_schema(shape.shape, "text.format.schema")
     return service.grammars.of_schema(shape.json_schema.shape, "response_format.json_schema.schema")

@@ -12,7 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from etude.engine.server.bodies import Content, FlatTool, Function, ItemCall, ItemMessage, ItemResult, Message
+from etude.engine.server.bodies import (
+    Content,
+    FlatTool,
+    Function,
+    ItemCall,
+    ItemMessage,
+    ItemResult,
+    ItemThought,
+    Message,
+)
 from etude.engine.server.errors import bad
 from etude.engine.server.turns import Turns
 from etude.harness.prompt import PERSONA, explained_prompt, render_calls, render_results, system_prompt
@@ -114,7 +123,9 @@ def turns_of_messages(messages: Sequence[Message]) -> list[Turn]:
     return turns
 
 
-def turns_of_items(instructions: str | None, items: str | Sequence[ItemMessage | ItemCall | ItemResult]) -> list[Turn]:
+def turns_of_items(
+    instructions: str | None, items: str | Sequence[ItemMessage | ItemCall | ItemResult | ItemThought]
+) -> list[Turn]:
     """The conversation of a responses request: calls that follow one another, or an assistant's words, are one turn."""
     turns = [] if instructions is None else [Turn("system", instructions)]
     if isinstance(items, str):
@@ -124,8 +135,9 @@ def turns_of_items(instructions: str | None, items: str | Sequence[ItemMessage |
             turns.append(Turn("tool", text_of(item.output)))
         elif isinstance(item, ItemMessage):
             turns.append(Turn("system" if item.role == "developer" else item.role, text_of(item.content)))
-        else:
-            call = (item.name, _arguments(f"input.{number}.arguments", item.arguments))
+        elif isinstance(item, ItemCall):
+            name = item.name if item.namespace is None else f"{item.namespace}.{item.name}"
+            call = (name, _arguments(f"input.{number}.arguments", item.arguments))
             if turns and turns[-1].role == "assistant":
                 turns[-1] = Turn("assistant", turns[-1].text, (*turns[-1].calls, call))
             else:

@@ -16,7 +16,16 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from etude.engine.server.bodies import NamedFlatTool, ResponsesBody, ResponseText, parse_body
+from etude.engine.server.bodies import (
+    FlatTool,
+    HostedTool,
+    NamedFlatTool,
+    Namespace,
+    ResponsesBody,
+    ResponseText,
+    named_functions,
+    parse_body,
+)
 from etude.engine.server.calls import Event
 from etude.engine.server.errors import error_object
 from etude.engine.server.flight import Choice, Flight
@@ -48,11 +57,12 @@ class Responses:
         return await serve(self._service, request, ROUTE, body, _Answer(self._service, body, self._ask(body)))
 
     def _ask(self, body: ResponsesBody) -> Asked:
+        named = named_functions(body.tools or ())
         return ask(
             self._service,
             body,
             turns_of_items(body.instructions, body.input),
-            tools_of(body.tools or (), "tools"),
+            tools_of([tool.model_copy(update={"name": name}) for name, tool in named.items()], "tools"),
             tool_choice=body.tool_choice,
             parallel=body.parallel_tool_calls,
             max_tokens=body.max_output_tokens,
@@ -72,7 +82,9 @@ class _Answer:
 
     def __post_init__(self) -> None:
         self.choice: Choice = self.asked.choices[0]
-        self.items = Items()
+        spaces = [tool for tool in self.body.tools or () if isinstance(tool, Namespace)]
+        named = {f"{space.name}.{each.name}": (space.name, each.name) for space in spaces for each in space.tools}
+        self.items = Items(named)
 
     def whole(self) -> dict[str, Any]:
         events, _ = self.asked.read(self.choice)
@@ -129,12 +141,13 @@ class _Answer:
             "metadata": body.metadata or {},
             "parallel_tool_calls": body.parallel_tool_calls,
             "previous_response_id": None,
+            "reasoning": {"effort": None, "summary": None},
             "store": False,
             "temperature": body.temperature,
             "top_p": body.top_p,
             "text": (body.text or ResponseText()).model_dump(by_alias=True, exclude_none=True),
             "tool_choice": choice.model_dump() if isinstance(choice, NamedFlatTool) else choice or "auto",
-            "tools": [{**tool.model_dump(), "strict": bool(tool.strict)} for tool in body.tools or ()],
+            "tools": [_told(tool) for tool in body.tools or ()],
             "truncation": "disabled",
             "usage": _usage(self.choice) if ended else None,
         }
@@ -143,6 +156,10 @@ class _Answer:
             if body.return_token_ids:
                 response["prompt_token_ids"] = list(self.asked.ids)
         return response
+
+
+def _told(tool: FlatTool | Namespace | HostedTool) -> dict[str, Any]:
+    return {**tool.model_dump(), **({"strict": bool(tool.strict)} if isinstance(tool, FlatTool) else {})}
 
 
 def _usage(choice: Choice) -> dict[str, Any]:

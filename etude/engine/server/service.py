@@ -16,12 +16,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+import structlog
+from pydantic import BaseModel
+
 from etude.engine.running import Constraint
 from etude.engine.server.bodies import Sampling
 from etude.engine.server.errors import ApiError, bad
 from etude.engine.server.figures import Figures
 from etude.engine.server.flight import Choice, Flight
 from etude.engine.server.grammar import Grammars
+from etude.engine.server.inert import inert_fields
 from etude.engine.server.lending import Lending, LendingConfig
 from etude.engine.server.text import TextStream
 from etude.engine.server.turns import Turns
@@ -62,6 +66,7 @@ class Service:
         if self.loans is not None:
             self.lending = Lending(self.engine, self.loans, self.updates, lambda: self.under_way)
             self.figures.registry.register(self.lending)
+        self._inert: set[str] = set()
         self.parsed = {"tool_calls": 0, "malformed_calls": 0}
         self.grammars = Grammars(self.chat, self.engine.decoder.config.vocab_size)
 
@@ -77,6 +82,14 @@ class Service:
         if name is not None and name != self.model:
             said = f"model: {name[:100]!r} is not served here; {self.model!r} is"
             raise ApiError(404, said, "model_not_found", "model")
+
+    def note_inert(self, route: str, body: BaseModel) -> None:
+        """Name in the log what this request gives and no answer depends on; each field once."""
+        new = {f"{route} {field}" for field in inert_fields(body)} - self._inert
+        if new:
+            self._inert |= new
+            fields = sorted(each.partition(" ")[2] for each in new)
+            structlog.get_logger("engine").info("fields without effect here", route=route, fields=fields)
 
     def choices(
         self,

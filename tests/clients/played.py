@@ -1,0 +1,70 @@
+"""A real server whose model follows a script: what clients say to it is read, rendered and sampled as ever.
+
+The engine is the real one over a random decoder with a long context. Each answer is sampled under a constraint that
+leaves one token at a time: the next of what the script says after this prompt.
+"""
+
+from contextlib import contextmanager
+
+import torch
+from engine_serving import serving
+from small_models import SHAPE, random_decoder
+
+from etude.engine.config import EngineConfig
+from etude.engine.server.service import Service
+from etude.harness.prompt import render_call
+
+MODEL = "etude-played"
+CONTEXT = 131_072
+"""Known clients begin with prompts of 60,000 tokens, by our small tokenizer."""
+
+
+class Forced:
+    """Leaves one token at a time, the end of the message last (`engine.running.Constraint`)."""
+
+    def __init__(self, ids, vocabulary):
+        self._ids, self._at, self._vocabulary = ids, 0, vocabulary
+
+    def allowed(self):
+        only = torch.zeros(self._vocabulary, dtype=torch.bool)
+        only[self._ids[self._at]] = True
+        return only
+
+    def take(self, token):
+        assert token == self._ids[self._at]
+        self._at = min(self._at + 1, len(self._ids) - 1)
+
+
+class Played(Service):
+    """`script` is told a prompt as the model would see it, and says what the model answers."""
+
+    script = staticmethod(lambda prompt: "Hello.")
+
+    def choices(self, ids, sampling, **asked):
+        said = self.script(self.chat.tokenizer.decode(list(ids), skip_special_tokens=False))
+        ids_said = [*self.chat.encode(said), self.chat.end_id]
+        held = asked.pop("constraint") or (lambda: Forced(ids_said, self.engine.decoder.config.vocab_size))
+        return super().choices(ids, sampling, constraint=held, **asked)
+
+
+def calling(name, arguments, then):
+    """A script: calls a tool, and once it has the result says something about it. A prompt without that tool, such as
+    one for the conversation's title, gets a few words."""
+
+    def script(prompt):
+        said = prompt.rpartition("<|im_start|>user\n")[2]
+        if "<tool_response>" in said:
+            return then
+        return render_call(name, arguments) if f"\n{name}(" in prompt else "A title"
+
+    return script
+
+
+@contextmanager
+def playing(script):
+    """A server whose model follows `script`."""
+    shape = SHAPE.model_copy(update={"max_context": CONTEXT, "layers": 1, "heads": 2, "width": 16})
+    engine = EngineConfig(cache_tokens=CONTEXT)
+    with serving(random_decoder(shape=shape), engine=engine, kind=Played, name=MODEL) as made:
+        made.service.script = script
+        yield made
