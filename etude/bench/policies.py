@@ -97,7 +97,7 @@ def judge_identity(config: JudgeConfig) -> dict[str, Any]:
 
 
 def _checkpoint_files(directory: Path) -> list[Path]:
-    found = [path for path in sorted(directory.glob("*")) if path.suffix in (".json", ".safetensors")]
+    found = [path for path in sorted(directory.glob("*")) if path.suffix in (".json", ".jinja", ".safetensors")]
     if not found:
         raise ConfigError(f"policy.path: {directory} holds no checkpoint")
     return found
@@ -130,7 +130,7 @@ async def open_policy(config: AnyPolicy, harness: HarnessConfig, seed: int) -> A
 @contextlib.contextmanager
 def _engine(config: CheckpointPolicy) -> Generator[tuple[Sampler, Chat]]:
     from etude.engine.torch_engine import TorchEngine
-    from etude.models.chat import ChatRenderer
+    from etude.models.chat import open_chat
     from etude.models.checkpoint import load_checkpoint
     from etude.models.expert_format import set_expert_format
 
@@ -138,7 +138,7 @@ def _engine(config: CheckpointPolicy) -> Generator[tuple[Sampler, Chat]]:
     set_expert_format(decoder, config.expert_format)
     engine = TorchEngine(decoder, config.engine)
     try:
-        yield engine, ChatRenderer(tokenizer)
+        yield engine, open_chat(config.path, tokenizer)
     finally:
         engine.close()
 

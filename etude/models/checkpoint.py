@@ -24,6 +24,7 @@ from etude.errors import CheckpointError
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.models.deepseek_v3 import DEEPSEEK_V3
+from etude.models.generation import copy_companions
 from etude.models.llama import LLAMA
 from etude.models.published import EMBEDDINGS, HEAD, KEPT_FP32, Family, Published, published_tensors, shared_tensors
 from etude.models.qwen3 import QWEN3, QWEN3_MOE
@@ -41,13 +42,17 @@ def save_checkpoint(
     tokenizer: Tokenizer | None = None,
     dtype: torch.dtype = torch.bfloat16,
     shard_bytes: int = SHARD_BYTES,
+    like: Path | None = None,
 ) -> None:
     """Write config.json, the weights and, if given, tokenizer.json. More than `shard_bytes` become several files.
+    `like` is the checkpoint that this one was trained from: its chat template and what ends a message come along.
 
     What is there already stays until the new files are whole; CheckpointError where there is no room for both."""
     with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=_made(directory.parent)) as partial:
         try:
             _write(decoder, Path(partial), tokenizer, dtype, shard_bytes)
+            if like is not None:
+                copy_companions(like, Path(partial))
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{directory}: the model cannot be written ({error}); make room there") from error
         directory.mkdir(exist_ok=True)

@@ -56,7 +56,7 @@ def fine_tuned_control(
     as rollouts count against reinforcement learning's; saving does not. `read` makes documents of a session: by
     default, all that the expert said is learned.
     """
-    from etude.models.chat import ChatRenderer
+    from etude.models.chat import open_chat
     from etude.models.checkpoint import load_checkpoint, save_checkpoint
     from etude.models.expert_format import set_expert_format
     from etude.models.state import export_bits
@@ -65,9 +65,8 @@ def fine_tuned_control(
     decoder, tokenizer = load_checkpoint(config.model.path)
     set_expert_format(decoder, config.model.expert_format)
     started = cpu_spent()
-    documents = asyncio.run(
-        _demonstrations(config, ChatRenderer(tokenizer), RECORDING_SHARE * cpu_seconds, read or _whole)
-    )
+    chat = open_chat(config.model.path, tokenizer)
+    documents = asyncio.run(_demonstrations(config, chat, RECORDING_SHARE * cpu_seconds, read or _whole))
     spent = cpu_spent() - started
     metrics = finetune(
         decoder,
@@ -77,7 +76,7 @@ def fine_tuned_control(
         config.seed,
         lambda line: on_step(decoder, line),
     )
-    save_checkpoint(decoder, directory, tokenizer)
+    save_checkpoint(decoder, directory, tokenizer, like=config.model.path)
     return export_bits(decoder), metrics | {"demonstrations": float(len(documents)), "recording_cpu_s": spent}
 
 

@@ -51,7 +51,7 @@ def script_document(script: Script, chat: Chat, system: str) -> Document:
             case "user":
                 piece = chat.opening(system, text)
             case "assistant":
-                piece = [*chat.encode(text), *chat.stop_ids]
+                piece = [*chat.encode(text), chat.end_id]
             case "observation":
                 piece = chat.observation(text)
             case "text":

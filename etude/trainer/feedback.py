@@ -80,12 +80,13 @@ def hint_example_of(trajectory: Trajectory, fault: Fault, chat: ChatRenderer) ->
     place = message_spans(trajectory)[fault.message]
     ids = trajectory.segments[place.segment].token_ids
     before, message, header = ids[: place.start], ids[place.start : place.end], np.asarray(chat.reply, np.int32)
-    if not np.array_equal(before[-len(header) :], header):
+    start = len(before) - len(header)  # a template may have no header
+    if not np.array_equal(before[start:], header):
         raise ValueError(f"{trajectory.id}: message {fault.message} does not follow the header of a reply")
-    hint = np.asarray(chat.message("user", fault.hint), np.int32)
+    hint = np.asarray(chat.interjection(fault.hint), np.int32)
     return HintExample(
         token_ids=ids[: place.end],
-        hinted_ids=np.concatenate([before[: -len(header)], hint, header, message]),
+        hinted_ids=np.concatenate([before[:start], hint, header, message]),
         length=len(message),
     )
 

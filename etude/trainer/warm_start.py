@@ -19,7 +19,7 @@ from etude.config import Config
 from etude.durable import append_whole, write_whole
 from etude.environments.backends import open_backend
 from etude.harness.config import HarnessConfig
-from etude.models.chat import ChatRenderer
+from etude.models.chat import ChatRenderer, open_chat
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.models.state import round_to_bf16
 from etude.plugins import named
@@ -59,7 +59,7 @@ def make_warm_start(config: WarmStartConfig, directory: Path) -> dict[str, float
     """Record, train, and save the model to `directory`/model."""
     torch.set_num_threads(config.threads)
     decoder, tokenizer = load_checkpoint(config.model)
-    documents = asyncio.run(_recorded(config, ChatRenderer(tokenizer)))
+    documents = asyncio.run(_recorded(config, open_chat(config.model, tokenizer)))
     run = Midtraining(
         MidtrainingConfig(
             model=decoder.config,
@@ -84,7 +84,7 @@ def make_warm_start(config: WarmStartConfig, directory: Path) -> dict[str, float
             line = json.dumps({**metrics, "step": run.step_count, "tokens": run.tokens})
             append_whole(file.fileno(), f"{line}\n".encode(), log)
     round_to_bf16(run.decoder)
-    save_checkpoint(run.decoder, directory / "model", tokenizer)
+    save_checkpoint(run.decoder, directory / "model", tokenizer, like=config.model)
     return {
         "segments": len(documents),
         "steps": run.step_count,

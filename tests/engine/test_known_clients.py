@@ -60,8 +60,8 @@ SDKS = {
 }  # fmt: skip
 IGNORED = {
     MESSAGES: ["context_management", "messages.content.cache_control", "messages.content.caller",
-               "messages.content[thinking]", "metadata", "output_config.effort", "service_tier", "system.cache_control", "thinking",
-               "tools.eager_input_streaming", "tools[web_search_20250305]"],
+               "messages.content[thinking]", "metadata", "output_config.effort", "service_tier", "system.cache_control",
+               "thinking", "tools.eager_input_streaming", "tools[web_search_20250305]"],
     RESPONSES: ["client_metadata", "include", "input[reasoning]", "prompt_cache_key", "reasoning", "store",
                 "stream_options.include_obfuscation", "text.verbosity", "tools.description",
                 "tools[web_search]"],

@@ -31,7 +31,7 @@ def test_what_was_said_goes_on_from_its_ids():
     sampled = [token for letter in call for token in CHAT.encode(letter)]  # not as the tokenizer would write it
     assert CHAT.decode(sampled) == call and sampled != CHAT.encode(call)
     said = Turn("assistant", "", (("read_file", {"path": "a.py"}),))
-    remember(memory, turns, OWN, said, [*opening, *sampled], CHAT.end_id)
+    remember(CHAT, turns, OWN, said, [*opening, *sampled], memory)
     result = Turn("tool", "x = 1")
     goes_on = conversation_ids(CHAT, [*turns, said, result], OWN, memory)
     assert goes_on == [*opening, *sampled, CHAT.end_id, *CHAT.observation(render_result("x = 1"))]

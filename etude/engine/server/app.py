@@ -33,7 +33,7 @@ from etude.engine.server.turns import Turns
 from etude.engine.torch_engine import TorchEngine
 from etude.engine.updates import WeightUpdates
 from etude.host.home import default_home
-from etude.models.chat import ChatRenderer
+from etude.models.chat import open_chat
 from etude.models.checkpoint import load_checkpoint
 from etude.models.config import ExpertFormat
 from etude.models.expert_format import set_expert_format
@@ -119,7 +119,7 @@ def open_service(model: Path, config: ServeConfig) -> Service:
         torch.set_num_threads(config.threads)
     decoder, tokenizer = load_checkpoint(model)
     set_expert_format(decoder, config.expert_format)
-    chat = ChatRenderer(tokenizer)
+    chat = open_chat(model, tokenizer)
     store = None if config.store is None else open_store(config.store, config.weight_store)
     engine = TorchEngine(decoder, config.engine)
     updates = None if store is None else WeightUpdates(engine, Subscriber(store, config.subscriber), config.region)

@@ -78,11 +78,11 @@ class Asked:
         """Count what was read, and keep its ids for a next turn, where they are what was told and make one message."""
         self.service.parsed["tool_calls"] += len(said.calls)
         self.service.parsed["malformed_calls"] += stream.malformed
-        sampled, end_id = [each.token for each in choice.tokens], self.service.chat.end_id
-        if choice.finish == "abort" or choice.stop_reason is not None or stream.told_in_part or end_id in sampled[:-1]:
+        sampled, chat = [each.token for each in choice.tokens], self.service.chat
+        if choice.finish == "abort" or choice.stop_reason is not None or stream.told_in_part:
             return
-        if sampled:
-            remember(self.service.memory, self.turns, self.tools, said, [*self.ids, *sampled], end_id)
+        if sampled and chat.stop_ids.isdisjoint(sampled[:-1]):
+            remember(chat, self.turns, self.tools, said, [*self.ids, *sampled], self.service.memory)
 
 
 class RouteReply(Protocol):

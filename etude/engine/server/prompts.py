@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
 from etude.engine.server.bodies import (
@@ -20,14 +21,15 @@ from etude.engine.server.bodies import (
     ItemMessage,
     ItemResult,
     ItemThought,
-    Message,
 )
+from etude.engine.server.bodies import Message as MessageBody
 from etude.engine.server.errors import bad
 from etude.engine.server.turns import Turns
 from etude.harness.prompt import PERSONA, explained_prompt, render_calls, render_results, system_prompt
 from etude.harness.schema import Parameter, ToolSchema, kind_of
 from etude.harness.tools import TOOLS
 from etude.models.chat import ChatRenderer
+from etude.models.chat_template import Message
 
 _OWN = {tool.name: tool for tool in TOOLS}
 
@@ -47,26 +49,21 @@ def conversation_ids(
     """The prompt after which the assistant writes."""
     turns = _with_tools(turns, tools)
     known, ids = memory.longest([_key(turn) for turn in turns])
-    ids = [*ids, *chat.encode("\n")] if known else []
-    at = known
-    while at < len(turns):
-        turn = turns[at]
-        if turn.role == "tool":
-            results = [each.text for each in _run_of_results(turns[at:])]
-            ids += chat.message("user", render_results(results))
-            at += len(results)
-            continue
-        ids += chat.message(turn.role, _written(turn))
-        at += 1
-    return [*ids, *chat.reply]
+    messages = _messages(turns[known:])
+    return [*ids, *chat.continuation(messages)] if known else chat.conversation(messages)
 
 
 def remember(
-    memory: Turns, turns: Sequence[Turn], tools: Sequence[ToolSchema], said: Turn, ids: Sequence[int], end_id: int
+    chat: ChatRenderer,
+    turns: Sequence[Turn],
+    tools: Sequence[ToolSchema],
+    said: Turn,
+    ids: Sequence[int],
+    memory: Turns,
 ) -> None:
     """Keep the ids of a conversation that the assistant has just said something in. `ids` are prompt and sampled."""
     whole = [*_with_tools(turns, tools), said]
-    memory.keep([_key(turn) for turn in whole], ids if ids[-1] == end_id else [*ids, end_id])
+    memory.keep([_key(turn) for turn in whole], ids if ids[-1] in chat.stop_ids else [*ids, chat.end_id])
 
 
 def _with_tools(turns: Sequence[Turn], tools: Sequence[ToolSchema]) -> list[Turn]:
@@ -79,10 +76,15 @@ def _with_tools(turns: Sequence[Turn], tools: Sequence[ToolSchema]) -> list[Turn
     return [Turn("system", system), *(turns if given is None else turns[1:])]
 
 
-def _run_of_results(turns: Sequence[Turn]) -> list[Turn]:
-    """The results of one turn go into one message."""
-    count = next((at for at, turn in enumerate(turns) if turn.role != "tool"), len(turns))
-    return list(turns[:count])
+def _messages(turns: Sequence[Turn]) -> list[Message]:
+    """As a chat template takes them: the results of one turn's calls are one message."""
+    made: list[Message] = []
+    for is_result, run in groupby(turns, lambda turn: turn.role == "tool"):
+        if is_result:
+            made.append(Message("user", render_results(turn.text for turn in run)))
+        else:
+            made += [Message(turn.role, _written(turn)) for turn in run if turn.role != "tool"]
+    return made
 
 
 def _written(turn: Turn) -> str:
@@ -105,7 +107,7 @@ def _key(turn: Turn) -> str:
 # --- from bodies ------------------------------------------------------------------------------------------------------
 
 
-def turns_of_messages(messages: Sequence[Message]) -> list[Turn]:
+def turns_of_messages(messages: Sequence[MessageBody]) -> list[Turn]:
     """The conversation of a chat request. Raises ApiError for what could not be rendered faithfully."""
     turns = []
     for number, message in enumerate(messages):

@@ -32,12 +32,11 @@ class SessionWorker(OrderActor[SealedRollout, Backend]):
     """
 
     def __init__(self, config: RunConfig) -> None:
-        from etude.models.chat import ChatRenderer
-        from etude.models.tokenizer import load_tokenizer
+        from etude.models.chat import open_chat
 
         super().__init__()
         self.config = config
-        self.chat = ChatRenderer(load_tokenizer(config.model.path))
+        self.chat = open_chat(config.model.path)
         self.sampler = RemoteSampler()
         self.begun: dict[str, asyncio.Event] = {}
         self.watched: str | None = None

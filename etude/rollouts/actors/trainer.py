@@ -123,18 +123,19 @@ class TrainerActor:
         save(self.directory / "checkpoints", self.trainer.version, state)
 
     def _hints(self, groups: list[Group]) -> list[HintExample]:
-        from etude.models.chat import ChatRenderer
+        from etude.models.chat import open_chat
         from etude.trainer.feedback import hint_examples_of
 
         feedback = self.config.trainer.credit.feedback
         if feedback is None:
             return []
-        return hint_examples_of(groups, ChatRenderer(self.tokenizer), feedback, self.trainer.policy.config.max_context)
+        chat = open_chat(self.config.model.path, self.tokenizer)
+        return hint_examples_of(groups, chat, feedback, self.trainer.policy.config.max_context)
 
     def save_model(self, directory: Path) -> None:
         from etude.models.checkpoint import save_checkpoint
 
-        save_checkpoint(self.trainer.policy, directory, self.tokenizer)
+        save_checkpoint(self.trainer.policy, directory, self.tokenizer, like=self.config.model.path)
 
 
 def _told(result: PublishResult) -> dict[str, Any]:
