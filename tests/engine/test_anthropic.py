@@ -98,7 +98,7 @@ def test_its_calls_are_those_of_chat_completions_and_the_next_turn_goes_on_from_
     [
         {},
         {"tools": [], "max_tokens": 7},
-        {"tool_choice": {"type": "tool", "name": "grep"}},
+        {"tool_choice": {"type": "tool", "name": "read_file"}},
         {"tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
         {"temperature": 1.0, "seed": 4, "max_tokens": 60, "return_token_ids": True},
     ],

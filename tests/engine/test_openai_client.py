@@ -72,9 +72,9 @@ def test_a_streamed_call_is_the_whole_ones(client):
 
 
 def test_a_tool_can_be_forced_and_calls_be_limited_to_one(client):
-    choice = {"type": "function", "function": {"name": "grep"}}
+    choice = {"type": "function", "function": {"name": "read_file"}}
     forced = client.chat.completions.create(messages=ASKED, tools=FUNCTIONS, tool_choice=choice, **GREEDY)
-    assert {call.function.name for call in forced.choices[0].message.tool_calls} == {"grep"}
+    assert {call.function.name for call in forced.choices[0].message.tool_calls} == {"read_file"}
     some = client.chat.completions.create(messages=ASKED, tools=FUNCTIONS, tool_choice="required", **GREEDY)
     assert some.choices[0].message.tool_calls
     one = client.chat.completions.create(messages=ASKED, tools=FUNCTIONS, parallel_tool_calls=False, **GREEDY)
