@@ -76,8 +76,10 @@ class Launcher:
         for number in range(len(_SHARE)):
             (root / "stage" / f"tmpfs-{number}").mkdir()
         self._guest = ["-b", str(program), "stage/guest"]
-        self._added = self._stage(added)
-        shown = (("skeleton", ""), (program, "/guest/guest"), *tools)
+        self._added = self._stage(added, 0)
+        covered = [bind for bind in tools if any(bind[1].startswith(f"{place}/") for place in _SHARE)]
+        self._covered = self._stage(covered, len(added))
+        shown = (("skeleton", ""), (program, "/guest/guest"), *(bind for bind in tools if bind not in covered))
         self._host = [part for source, inside in shown for part in ("-b", str(source), f"skeleton{inside}")]
         self._isolation = _isolation()
         self._overlay = _OVERLAY_ROOT if os.geteuid() == 0 else _OVERLAY_USER
@@ -129,10 +131,10 @@ class Launcher:
         """What is seen of the host, and the workspace; and the variables that tell of the ways out."""
         user = ["--unshare-user", "--disable-userns", "--uid", str(SANDBOX_UID), "--gid", str(SANDBOX_UID)]
         writable = _writable(disk, owner, "skeleton")
-        argv = [*self._host, *self._added.stages, *writable.stages, *users]
+        argv = [*self._host, *self._added.stages, *self._covered.stages, *writable.stages, *users]
         argv += ["--", self._bwrap, *self._isolation, *user]
         argv += ["--bind", f"{_SEEN}/skeleton", "/", *proc(), "--dev", "/dev", *writable.visible]
-        argv += [*self._added.visible, "--bind", f"{_SEEN}/merged", WORKSPACE]
+        argv += [*self._covered.visible, *self._added.visible, "--bind", f"{_SEEN}/merged", WORKSPACE]
         env = {**ENVIRONMENT, "PATH": self._view.toolchain.path, **ways, **self._view.env}
         return [*argv, *_enter(WORKSPACE, env)]
 
@@ -154,9 +156,10 @@ class Launcher:
             argv += ["--bind", f"{_SEEN}/merged", place]
         return [*argv, *_enter(WORKSPACE, {**root.variables, **ways, **self._view.env})]
 
-    def _stage(self, binds: Sequence[tuple[Path, str]]) -> _Binds:
+    def _stage(self, binds: Sequence[tuple[Path, str]], first: int) -> _Binds:
+        """Those that lie in a tmpfs, or that callers have added, are shown when all else is there."""
         stages, visible = [], []
-        for number, (source, inside) in enumerate(binds):
+        for number, (source, inside) in enumerate(binds, first):
             (self._directory / "stage" / str(number)).mkdir()
             stages += ["-b", str(source), f"stage/{number}"]
             visible += ["--ro-bind", f"{_SEEN}/stage/{number}", inside]

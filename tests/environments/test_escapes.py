@@ -62,6 +62,46 @@ def test_the_interpreter_is_there_wherever_it_lives(run):
     run(scenario, NamespaceConfig(python=python))
 
 
+def test_an_interpreter_below_tmp_is_not_covered_by_the_sandboxs_own_tmp(run, public):
+    python = public / "built" / "bin" / "python3"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\necho the built one\n")
+    python.chmod(0o755)
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        assert (await box.exec("python3")).output == b"the built one\n"
+        assert (await box.exec(f"touch /tmp/mine && ! touch {python.parent}/mine")).exit_code == 0
+
+    run(scenario, NamespaceConfig(python=python))
+
+
+def test_a_bind_of_what_the_launcher_hides_shows_it(run):
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        assert (await box.exec("ls /shown/kernel && ! touch /shown/kernel/mine")).exit_code == 0
+        assert (await box.exec("ls /sys/kernel")).exit_code != 0
+
+    run(scenario, NamespaceConfig(binds={"/shown": Path("/sys")}))
+
+
+def test_files_are_not_read_through_the_links_of_proc(run):
+    """Of the agent's own process they mean other places than of a command."""
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec(files={"kept": b"1"}))
+        await box.exec("ln -s kept plain; ln -s /proc/self/cwd/kept led; ln -s /proc/self/cwd away")
+        assert await box.read_file("plain") == b"1"
+        for path in ("led", "away/kept"):
+            with pytest.raises(OSError):
+                await box.read_file(path)
+        with pytest.raises(OSError):
+            await box.write_file("away/made", b"2")
+        assert (await box.exec("ls made")).exit_code != 0
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("attempt", one_of_each(0.2, ESCAPES))
 def test_attempts_are_refused_and_sandbox_and_server_live(from_afar, attempt):
     async def scenario(backend):

@@ -3,6 +3,7 @@
 import pytest
 from proofs import one_of_each
 
+from etude.environments import launcher
 from etude.records import Task
 from etude.rewards.verifier import verify
 from etude.tasks.verifiers import calls_verifier, suite_verifier
@@ -167,6 +168,23 @@ def test_an_attack_does_not_pass(run, attack, verifier):
         assert verdict.reward == 0.0, verdict
 
     run(scenario)
+
+
+def test_a_reward_that_a_link_of_proc_leads_to_is_nobodys(run, monkeypatch):
+    """Where the agent's own process works in another directory than commands do, as in a machine, it has two ends."""
+    enter = launcher._enter
+    monkeypatch.setattr(launcher, "_enter", lambda directory, env: enter("/", env))
+    led = """
+import os
+os.makedirs("/workspace/tmp")
+open("/tmp/reward.txt", "w").write("1.0")
+os.system("rm -rf /logs/verifier; ln -s /proc/self/cwd/tmp /logs/verifier")"""
+
+    async def scenario(backend):
+        attacked = Task("t", "Fix add.", {"m.py": b""}, calls_verifier(CALLS))
+        return await verify(attacked, {"m.py": (led + WRONG).encode()}, backend)
+
+    assert run(scenario).reward == 0
 
 
 def test_modules_of_the_workspace_do_not_shadow_the_verifiers(run):

@@ -76,7 +76,6 @@ void private_mounts(void) {
 
 /* DIRECTORY becomes a mount of its own, so that it can be moved with all that is mounted in it. */
 static void mount_directory(const char *directory) {
-    umount2("/sys", MNT_DETACH); /* which may be a dozen mounts; nobody here looks at it */
     if (mount(".", ".", NULL, MS_BIND | MS_REC, NULL) || chdir(directory))
         fail("bind", directory);
 }
@@ -157,6 +156,7 @@ int launch(int argc, char **argv) {
     mount_directory(argv[3]);
     for (; at + 2 < argc && !strcmp(argv[at], "-b"); at += 3)
         show(argv[at + 1], argv[at + 2]);
+    umount2("/sys", MNT_DETACH); /* which may be a dozen mounts; nobody looks at it any more */
     for (; at + 2 < argc && !strcmp(argv[at], "-t"); at += 3)
         if (mount("tmpfs", argv[at + 2], "tmpfs", MS_NOSUID | MS_NODEV, argv[at + 1]))
             fail("mount a tmpfs with", argv[at + 1]);

@@ -316,16 +316,16 @@ def literal(node, built):
 
 
 def write_reward(reward):
-    path = REWARD_DIR + "/reward.txt"
-    for operation, place, harmless in (
-        (posix.mkdir, REWARD_DIR, FileExistsError),
-        (posix.unlink, path, FileNotFoundError),
-    ):
-        try:
-            operation(place)
-        except harmless:
-            continue
-    with open(posix.open(path, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL, 0o644), "w") as file:
+    """Through no link: who reads it might be led elsewhere by the same one. Fails where there is one."""
+    directory = posix.open("/", posix.O_RDONLY)
+    for name in REWARD_DIR.split("/")[1:]:
+        if name not in posix.listdir(directory):
+            posix.mkdir(name, dir_fd=directory)
+        directory = posix.open(name, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW, dir_fd=directory)
+    if "reward.txt" in posix.listdir(directory):
+        posix.unlink("reward.txt", dir_fd=directory)
+    made = posix.open("reward.txt", posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL, 0o644, dir_fd=directory)
+    with open(made, "w") as file:
         file.write(str(reward))
 
 
