@@ -321,7 +321,9 @@ class Face:
             if self._began is not None:
                 self._show.tick()
                 doing = "stopping" if self._interrupts else self._show.doing or "working"
-                self._screen.status(f"{doing} · {format_duration(time.monotonic() - self._began)} · esc or ctrl-c stops")
+                self._screen.status(
+                    f"{doing} · {format_duration(time.monotonic() - self._began)} · esc or ctrl-c stops"
+                )
             await asyncio.sleep(_TICK_S)
 
     def _escape(self) -> None:

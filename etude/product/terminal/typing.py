@@ -77,7 +77,6 @@ class Keyboard:
         clear_typeahead(self._short.input)
         return await self._short.prompt_async(question, handle_sigint=False)
 
-
     @contextlib.contextmanager
     def listening(self, on_escape: Callable[[], None]) -> Generator[None]:
         """While nobody is asked for a line. A prompt within it has the keyboard to itself."""
