@@ -87,6 +87,8 @@ def _refused(gate: Gate) -> Iterator[str]:
         yield f"refused, as nobody could be asked: {plain_line(''.join(call_shown(each.tool, each.arguments)))}"
     if gate.missing_rules:
         yield "to permit: " + " ".join(f"--allow {shlex.quote(rule)}" for rule in gate.missing_rules)
+    if any(each.tool == "run_terminal_cmd" and not each.decision.remember for each in gate.unasked):
+        yield "no rule fits just one of these; to permit every command: --allow run"
 
 
 def _result(agent: Agent, stop: Stop) -> dict[str, Any]:

@@ -106,10 +106,13 @@ def test_without_a_terminal_it_says_what_to_write_and_what_there_is(here: Here) 
     assert done.returncode == 42 and "`etude init` finds one and tries it" in done.stderr
 
 
-def test_the_variables_of_providers_and_the_ports_of_local_servers_are_looked_at() -> None:
+def test_the_variables_of_providers_and_the_ports_of_local_servers_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with ScriptedServer([]) as server:
         port = int(server.url.removesuffix("/v1").rpartition(":")[2])
         env = {"OPENAI_API_KEY": "k-123456", "OPENAI_BASE_URL": server.url, "OPENAI_MODEL": "x"}
+        monkeypatch.setenv("OPENAI_API_KEY", "k-123456")  # keys are read where the agent reads them
         local, named = asyncio.run(candidates(env, [("vLLM", port), ("Ollama", 1)]))
     assert (local.name, local.url, local.key_env) == ("vLLM", server.url, "")
     assert (named.name, named.key_env, named.model) == ("$OPENAI_API_KEY", "OPENAI_API_KEY", "x")

@@ -56,6 +56,7 @@ def set_up(given: Given, file: Path, screen: Screen | None, read: Callable[[str]
     try:
         candidate, trial = _Talk(screen, read).through(given)
     except (KeyboardInterrupt, EOFError):
+        screen.piece("\n")
         raise Interrupted("nothing was written; `etude init` asks again") from None
     return _write(file, candidate, trial)
 

@@ -221,6 +221,8 @@ class Face:
         finally:
             self._own_command = False
             self._screen.typed()
+        if code < 0:
+            self._screen.piece("\n")  # the terminal has shown ^C on this line
         if code:
             self._screen.line((f"exit {code if code > 0 else 128 - code}", "yellow"))  # a signal, as shells count it
 
