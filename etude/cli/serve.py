@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,19 +31,21 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_server(
-    serving: Callable[[Callable[[str], None]], Coroutine[Any, Any, None]],
+    serving: Callable[[Callable[..., None]], Coroutine[Any, Any, None]],
     token: Path,
     as_json: bool,
     what: str,
     below: str = "",
     **about: str,
 ) -> int:
-    """Serve until SIGTERM or Ctrl-C. Once requests are answered, say where: `what` at the URL, or `about` as JSON."""
+    """Serve until SIGTERM or Ctrl-C. Once requests are answered, say where: `what` at the URL, or `about` as JSON,
+    and then the server's remarks.
+    """
     import asyncio
 
-    def ready(url: str) -> None:
-        said = {"url": url, **about, "token_file": str(token)}
-        say(json.dumps(said) if as_json else f"{what} at {url}{below}; token in {token}")
+    def ready(url: str, remarks: Sequence[str] = ()) -> None:
+        said = {"url": url, **about, "token_file": str(token), **({"remarks": remarks} if remarks else {})}
+        say(json.dumps(said) if as_json else "\n".join((f"{what} at {url}{below}; token in {token}", *remarks)))
 
     asyncio.run(serving(ready))
     return 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from etude.deadlines import Wait
 from etude.engine.plugin import EngineTable
 
@@ -19,8 +21,8 @@ class EngineConfig(EngineTable):
 
     kind: Literal["etude"] = "etude"
 
-    cache_tokens: int = 98_304
-    """Positions the cache holds, over all sequences."""
+    cache_tokens: int = Field(0, ge=0)
+    """Positions the cache holds, over all sequences; 0: as many as fit the memory there is and the model's size."""
     step_tokens: int = 512
     """Most tokens of one forward; what decode rows leave goes to prefill."""
     max_running: int = 128

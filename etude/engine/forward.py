@@ -49,6 +49,18 @@ class _Norm:
 
 
 @dataclass(frozen=True)
+class _Projection:
+    """Of queries, keys or values."""
+
+    weight: Panels
+    bias: Array | None
+
+    @classmethod
+    def of(cls, linear: nn.Linear) -> _Projection:
+        return cls(_panels(linear), None if linear.bias is None else linear.bias.detach().numpy())
+
+
+@dataclass(frozen=True)
 class _Gated:
     """A dense feed-forward."""
 
@@ -80,9 +92,9 @@ class _Layer:
 
     input_norm: _Norm
     mlp_norm: _Norm
-    q: Panels
-    k: Panels
-    v: Panels
+    q: _Projection
+    k: _Projection
+    v: _Projection
     o: Panels
     q_norm: _Norm | None
     k_norm: _Norm | None
@@ -93,7 +105,7 @@ class _Layer:
         its, mlp = block.attention, block.mlp
         return cls(
             _Norm.of(block.input_norm), _Norm.of(block.mlp_norm),
-            _panels(its.q_proj), _panels(its.k_proj), _panels(its.v_proj), _panels(its.o_proj),
+            _Projection.of(its.q_proj), _Projection.of(its.k_proj), _Projection.of(its.v_proj), _panels(its.o_proj),
             _Norm.of(its.q_norm) if isinstance(its.q_norm, RMSNorm) else None,
             _Norm.of(its.k_norm) if isinstance(its.k_norm, RMSNorm) else None,
             _Gated.of(mlp) if isinstance(mlp, SwiGLU) else _Mixture.of(mlp),
@@ -167,12 +179,18 @@ class Forward:
             in_parallel(len(x), BLOCK, lambda rows: panels_product(x_N1K[rows], weight, out[rows]))
         return out[:, 0]
 
+    def _projected(self, name: str, x: Array, by: _Projection, width: int) -> Array:
+        out = self._product(name, x, by.weight, width)
+        if by.bias is not None:
+            out += by.bias
+        return out
+
     def _attend(self, number: int, layer: _Layer, x: Array, cos: Array, sin: Array, attention: PagedAttention) -> Array:
         config, count = self.config, len(x)
         heads, groups, width = config.heads, config.kv_heads, config.head_width
-        q = self._product("q", x, layer.q, heads * width).reshape(count, heads, width)
-        k = self._product("k", x, layer.k, groups * width).reshape(count, groups, width)
-        v = self._product("v", x, layer.v, groups * width).reshape(count, groups, width)
+        q = self._projected("q", x, layer.q, heads * width).reshape(count, heads, width)
+        k = self._projected("k", x, layer.k, groups * width).reshape(count, groups, width)
+        v = self._projected("v", x, layer.v, groups * width).reshape(count, groups, width)
         for turned, norm in ((q, layer.q_norm), (k, layer.k_norm)):
             if norm is not None:
                 rows = turned.reshape(-1, width)

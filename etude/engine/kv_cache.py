@@ -50,15 +50,20 @@ class CachedSequence:
         return max(self.computed, 0 if self.kept_routes is None else len(self.kept_routes))
 
 
+def _zeros(*shape: int) -> torch.Tensor:
+    """Numpy's: the system gives a page of memory when it is first written to, torch's zeros take all at once."""
+    return torch.from_numpy(np.zeros(shape, np.float32))
+
+
 class PagedCache:
     """Fixed number of pages; sequences borrow them."""
 
     def __init__(self, config: ModelConfig, pages: int) -> None:
         groups, width = config.cached_key
         layers = config.layers + config.further_token
-        self.keys = torch.zeros(layers, pages, groups, width, PAGE)
+        self.keys = _zeros(layers, pages, groups, width, PAGE)
         groups, width = config.cached_value
-        self.values = torch.zeros(layers, pages, PAGE, groups, value_width(width))
+        self.values = _zeros(layers, pages, PAGE, groups, value_width(width))
         route = np.min_scalar_type(max(config.experts - 1, 0))  # the smallest integer that holds an expert's number
         self.routes = np.zeros((pages, PAGE, len(config.moe_layers), config.experts_per_token), route)
         self.free = list(range(pages))[::-1]
@@ -67,6 +72,16 @@ class PagedCache:
         self._key_of_page: dict[int, PrefixKey] = {}
         self._ids: dict[PrefixKey, int] = {}
         self._next_id = 1
+
+    @property
+    def positions(self) -> int:
+        """How many tokens there is room for."""
+        return len(self.references) * PAGE
+
+    def gauges(self) -> dict[str, float]:
+        """How large it is, and how much of it sequences hold."""
+        held = sum(1 for holders in self.references if holders)
+        return {"pages": len(self.references), "pages_held": held, "cache_tokens": self.positions}
 
     # --- pages --------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from etude.engine.attention import PagedAttention
+from etude.engine.cache_size import cache_pages
 from etude.engine.config import EngineConfig
 from etude.engine.forward import Forward, fits
 from etude.engine.kv_cache import CachedSequence, OutOfPages, PagedCache
@@ -29,7 +30,6 @@ from etude.engine.served import load_served
 from etude.engine.speculation import Speculation
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest
 from etude.harness.sampler import NO_SESSION, Completion, SampleRequest
-from etude.kernels.paged_attention import PAGE
 from etude.models.decoder import Decoder
 from etude.records import BASE_VERSION, Version
 
@@ -43,7 +43,7 @@ class TorchEngine:
     def __init__(self, decoder: Decoder, config: EngineConfig, version: Version = BASE_VERSION) -> None:
         self.decoder, self.config, self.version = decoder, config, version
         self._on_arrays = Forward(decoder)
-        self.cache = PagedCache(decoder.config, config.cache_tokens // PAGE)
+        self.cache = PagedCache(decoder.config, cache_pages(decoder, config.cache_tokens))
         self.counters: Counter[str] = Counter()
         self._speculation = Speculation(decoder, self.cache, config, self.counters)
         self._speculates = bool(config.lookup_tokens or config.further_tokens)
@@ -69,7 +69,7 @@ class TorchEngine:
     @property
     def max_context(self) -> int:
         """Most tokens that prompt and completion can have together."""
-        return min(self.decoder.config.max_context, self.config.cache_tokens // PAGE * PAGE)
+        return min(self.decoder.config.max_context, self.cache.positions)
 
     def check(self, request: SampleRequest) -> None:
         """Raises ContextOverflow or InvalidRequest for what could never be carried out; nobody else must suffer it."""
@@ -170,8 +170,7 @@ class TorchEngine:
             "running": len(self._running),
             "waiting": len(self._waiting),
             "version": self.version,
-            "pages": len(self.cache.references),
-            "pages_held": sum(1 for holders in self.cache.references if holders),
+            **self.cache.gauges(),
             "sessions_idle": len(self._idle),
         }
         return {**self.counters, **gauges}

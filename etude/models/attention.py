@@ -33,26 +33,31 @@ class Attention(Protocol):
 
 
 class GroupedAttention(nn.Module):
-    """Grouped-query attention (arXiv 2305.13245), with RMS-normed queries and keys if the config says so."""
+    """Grouped-query attention (arXiv 2305.13245), with normed heads or biases if the config says so."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_width = config.heads, config.kv_heads, config.head_width
         self.scale = config.head_width**-0.5
-        self.q_proj = nn.Linear(config.width, config.heads * config.head_width, bias=False)
-        self.k_proj = nn.Linear(config.width, config.kv_heads * config.head_width, bias=False)
-        self.v_proj = nn.Linear(config.width, config.kv_heads * config.head_width, bias=False)
+        self.q_proj = nn.Linear(config.width, config.heads * config.head_width, config.qkv_bias)
+        self.k_proj = nn.Linear(config.width, config.kv_heads * config.head_width, config.qkv_bias)
+        self.v_proj = nn.Linear(config.width, config.kv_heads * config.head_width, config.qkv_bias)
         self.o_proj = nn.Linear(config.heads * config.head_width, config.width, bias=False)
         self.q_norm = RMSNorm(config.head_width, config.norm_eps) if config.head_norm else nn.Identity()
         self.k_norm = RMSNorm(config.head_width, config.norm_eps) if config.head_norm else nn.Identity()
 
     def forward(self, x_ND: Tensor, rope: Rope, layer: int, attention: Attention) -> Tensor:
         tokens = x_ND.shape[0]
-        q = self.q_norm(rows.linear(x_ND, self.q_proj.weight).view(tokens, self.heads, self.head_width))
-        k = self.k_norm(rows.linear(x_ND, self.k_proj.weight).view(tokens, self.kv_heads, self.head_width))
-        v = rows.linear(x_ND, self.v_proj.weight).view(tokens, self.kv_heads, self.head_width)
+        q = self.q_norm(_projected(x_ND, self.q_proj).view(tokens, self.heads, self.head_width))
+        k = self.k_norm(_projected(x_ND, self.k_proj).view(tokens, self.kv_heads, self.head_width))
+        v = _projected(x_ND, self.v_proj).view(tokens, self.kv_heads, self.head_width)
         out = attention.attend(layer, rotate(q, *rope), rotate(k, *rope), v, self.scale)
         return rows.linear(out.reshape(tokens, -1), self.o_proj.weight)
+
+
+def _projected(x_ND: Tensor, linear: nn.Linear) -> Tensor:
+    out = rows.linear(x_ND, linear.weight)
+    return out if linear.bias is None else out + linear.bias
 
 
 class LatentAttention(nn.Module):

@@ -25,12 +25,12 @@ from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.models.deepseek_v3 import DEEPSEEK_V3
 from etude.models.generation import copy_companions
-from etude.models.llama import LLAMA
+from etude.models.llama import LLAMA, MISTRAL, QWEN2
 from etude.models.published import EMBEDDINGS, HEAD, KEPT_FP32, Family, Published, published_tensors, shared_tensors
 from etude.models.qwen3 import QWEN3, QWEN3_MOE
 from etude.models.tokenizer import load_tokenizer, save_tokenizer
 
-FAMILIES = (QWEN3, QWEN3_MOE, DEEPSEEK_V3, LLAMA)
+FAMILIES = (QWEN3, QWEN3_MOE, DEEPSEEK_V3, LLAMA, MISTRAL, QWEN2)
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5_000_000_000
 _DTYPES = {"F64", "F32", "F16", "BF16"}
@@ -136,6 +136,7 @@ def family_of(config: ModelConfig) -> Family:
 
 
 def _read_config(directory: Path) -> tuple[Published, ModelConfig]:
+    _refuse_gguf(directory)
     path = directory / "config.json"
     values = _read_json(path, f"a model directory holds config.json and {WEIGHTS}")
     named = values.get("architectures") or []
@@ -148,6 +149,18 @@ def _read_config(directory: Path) -> tuple[Published, ModelConfig]:
             return published, config
     known = ", ".join(family.architecture for family in FAMILIES)
     raise CheckpointError(f"{path}: architectures is {named}; those that are read are {known}")
+
+
+def _refuse_gguf(path: Path) -> None:
+    """Raise for llama.cpp's form of a model, and say what to do about it."""
+    found = [path] if path.is_file() else [] if (path / "config.json").exists() else sorted(path.glob("*.gguf"))
+    if found:
+        what = "weights as llama.cpp quantises them" if found[0].suffix == ".gguf" else "no model's directory"
+        raise CheckpointError(
+            f"{found[0]}: this file holds {what}; a model here is a directory with config.json, tokenizer.json and "
+            f"{WEIGHTS}: take the model as its maker published it, or convert the file (transformers reads one with "
+            "gguf_file=…), and give that directory"
+        )
 
 
 def _has_further(directory: Path, published: Published, config: ModelConfig) -> bool:

@@ -49,11 +49,23 @@ class YarnConfig(Config):
     """Scale of the rotary tables; None derives it from the factor and the two mscales."""
 
 
+class BandsConfig(Config):
+    """Rotary positions stretched to a longer context by bands of channels, as Llama 3 does it (arXiv 2407.21783)."""
+
+    factor: float
+    original_context: int
+    """The context before it was stretched, in tokens."""
+    slow: float = 1.0
+    fast: float = 4.0
+    """Channels that turn less than `slow` times in the original context are stretched by the whole factor, those that
+    turn more than `fast` times not at all."""
+
+
 _OF_ROUTERS = {
     "experts_per_token", "expert_width", "shared_width", "router", "normalise_gates", "gate_scale", "expert_groups",
     "groups_per_token", "dense_layers",
 }  # fmt: skip
-_OF_GROUPED = {"kv_heads", "head_width", "head_norm"}
+_OF_GROUPED = {"kv_heads", "head_width", "head_norm", "qkv_bias"}
 _OF_SIGMOID = {"expert_groups", "groups_per_token"}
 
 
@@ -75,9 +87,12 @@ class ModelConfig(Config):
     head_width: int = 32
     head_norm: bool = True
     """RMS-norm queries and keys, head by head."""
+    qkv_bias: bool = False
+    """Add a bias to queries, keys and values."""
     latent: LatentConfig | None = None
     rope_theta: float = 10_000.0
     yarn: YarnConfig | None = None
+    bands: BandsConfig | None = None
 
     experts: int = 8
     """0 makes every layer dense."""
@@ -136,6 +151,8 @@ class ModelConfig(Config):
             raise ValueError("dense_width is the width of dense layers: give it if there are any, and only then")
         if self.latent is None and self.heads % self.kv_heads:
             raise ValueError(f"kv_heads ({self.kv_heads}) does not divide heads ({self.heads})")
+        if self.yarn is not None and self.bands is not None:
+            raise ValueError("yarn and bands are two ways to stretch positions; give one")
         if self.rope_width % 2:
             raise ValueError(f"rotary positions turn pairs of channels; {self.rope_width} is odd")
         if self.expert_groups > 1:

@@ -52,9 +52,12 @@ def read_generation(directory: Path, tokenizer: Tokenizer) -> Generation:
     for key, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise CheckpointError(f"{path}: {key} is {value!r}, which is no number")
+    sampling = {key: given[key] for key in _SAMPLING if key in given}
+    if said.get("do_sample") is False:
+        sampling = {"temperature": 0.0}
     return Generation(
         tuple(dict.fromkeys(ids)),
-        {key: given[key] for key in _SAMPLING if key in given},
+        sampling,
         {key: given[key] for key, idle in _ELSEWHERE.items() if given.get(key, idle) != idle},
     )
 

@@ -29,21 +29,39 @@ _YARN = {
     "beta_slow": "beta_slow", "mscale": "mscale", "mscale_all_dim": "mscale_all_dim",
     "attention_factor": "attention_factor",
 }  # fmt: skip
+_BANDS = {
+    "factor": "factor", "original_context": "original_max_position_embeddings", "slow": "low_freq_factor",
+    "fast": "high_freq_factor",
+}  # fmt: skip
 _SETTLED = {"hidden_act": "silu", "attention_bias": False, "quantization_config": None}
 _INERT = frozenset((
-    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "auto_map",
-    "bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "initializer_range", "attention_dropout",
-    "output_attentions", "output_hidden_states", "output_router_logits", "return_dict", "pretraining_tp",
-    "is_encoder_decoder", "chunk_size_feed_forward", "id2label", "label2id", "problem_type",
+    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "auto_map", "use_cache",
+    "initializer_range", "attention_dropout", "output_attentions", "output_hidden_states", "output_router_logits",
+    "return_dict", "pretraining_tp", "is_encoder_decoder", "is_decoder", "chunk_size_feed_forward", "id2label",
+    "label2id", "problem_type", "tokenizer_class", "task_specific_params", "finetuning_task", "prefix", "torchscript",
+    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
+    "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores",
+    "return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens",
+    "begin_suppress_tokens", "tf_legacy_loss", "use_bfloat16", "unsloth_version", "unsloth_fixed",
 ))  # fmt: skip
-"""Keys that change nothing in a forward pass."""
+"""Keys that change nothing in a forward pass: of training, of the library, and of sampling, which config.json once
+held."""
+
+
+def _inert(key: str) -> bool:
+    """Whether a key says nothing of what a model computes: a writer's own note, or a token's number."""
+    return key in _INERT or key.startswith("_") or key.endswith("_token_id")
 
 
 class Published:
-    """A table of a config.json. A key is absent if it is null; `refuse_rest` names one that was never asked for."""
+    """A table of a config.json. A key is absent if it is null; `refuse_rest` names all that nobody asked for, and all
+    that ask for what the decoder does not do.
+    """
 
     def __init__(self, path: Path, values: Mapping[str, Any], prefix: str = "") -> None:
         self.path, self._prefix = path, prefix
+        self._unsupported: list[str] = []
         self._values = {key: value for key, value in values.items() if value is not None}
         self._asked: set[str] = set()
         self._tables: list[Published] = []
@@ -61,7 +79,7 @@ class Published:
         """The key, where it is given, has the one value that the decoder knows how to compute with."""
         if (found := self.take(key, value)) != value:
             only = "it" if value is None else f"any value but {value!r}"
-            raise CheckpointError(f"{self.path}: {self._prefix}{key} is {found!r}; {only} is not supported")
+            self._unsupported.append(f"{self._prefix}{key} is {found!r}, and {only} is not supported")
 
     def table(self, key: str) -> Published | None:
         """The table under a key, if there is one with anything in it."""
@@ -74,14 +92,20 @@ class Published:
         return self._tables[-1]
 
     def refuse_rest(self, inert: Iterable[str] = ()) -> None:
-        """Raise if there is a key that nobody has asked for and that is not known to be inert."""
-        if unknown := sorted(self._values.keys() - self._asked - frozenset(inert)):
-            raise CheckpointError(
-                f"{self.path}: key {self._prefix}{unknown[0]} is unknown; if it changes nothing in what the model "
-                "computes, remove it"
-            )
-        for table in self._tables:
-            table.refuse_rest()
+        """Raise, naming all of them, if there are keys that nobody has asked for and that are not known to be inert, or
+        values that are not supported.
+        """
+        unknown = self._unknown(frozenset(inert))
+        said = [fault for table in (self, *self._tables) for fault in table._unsupported]
+        if unknown:
+            them = "keys {} are unknown; if they change" if len(unknown) > 1 else "key {} is unknown; if it changes"
+            said.append(f"{them.format(', '.join(unknown))} nothing in what the model computes, take out what is named")
+        if said:
+            raise CheckpointError(f"{self.path}: {'; '.join(said)}")
+
+    def _unknown(self, inert: frozenset[str]) -> list[str]:
+        own = [key for key in sorted(self._values.keys() - self._asked - inert) if not _inert(key)]
+        return [self._prefix + key for key in own] + [key for table in self._tables for key in table._unknown(inert)]
 
 
 @dataclass(frozen=True)
@@ -102,7 +126,9 @@ class Family:
     inert: frozenset[str] = frozenset()
 
     def read_config(self, published: Published) -> ModelConfig:
-        """Raises CheckpointError naming the first key that is missing, unknown, unsupported or makes no sense."""
+        """Raises CheckpointError naming all keys that are unknown or unsupported, or the first that is missing or makes
+        no sense.
+        """
         fields = {ours: published.take(theirs) for ours, theirs in _COMMON.items()}
         fields["tie_embeddings"] = published.take("tie_word_embeddings", False)
         try:
@@ -111,7 +137,7 @@ class Family:
             raise CheckpointError(f"{published.path}: a value has the wrong type ({error})") from None
         for key, value in {**_SETTLED, **self.settled}.items():
             published.expect(key, value)
-        published.refuse_rest(_INERT | self.inert)
+        published.refuse_rest(self.inert)
         try:
             return parse(fields, ModelConfig, str(published.path))
         except ConfigError as error:
@@ -140,8 +166,10 @@ def _read_rope(published: Published) -> dict[str, Any]:
     rope.expect("partial_rotary_factor", 1.0)
     if kind == "default":
         return fields
+    if kind == "llama3":
+        return fields | {"bands": {ours: rope.take(theirs) for ours, theirs in _BANDS.items()}}
     if kind != "yarn":
-        raise CheckpointError(f"{published.path}: rope type {kind!r} is not supported; default and yarn are")
+        raise CheckpointError(f"{published.path}: rope type {kind!r} is not supported; default, yarn and llama3 are")
     rope.expect("truncate", True)
     yarn = {ours: rope.take(theirs, None) for ours, theirs in _YARN.items()}
     yarn["original_context"] = yarn["original_context"] or published.take("max_position_embeddings")
@@ -149,6 +177,9 @@ def _read_rope(published: Published) -> dict[str, Any]:
 
 
 def _write_rope(config: ModelConfig) -> dict[str, Any]:
+    if config.bands is not None:
+        bands = {theirs: getattr(config.bands, ours) for ours, theirs in _BANDS.items()}
+        return {"rope_theta": config.rope_theta, "rope_scaling": {"rope_type": "llama3", **bands}}
     if config.yarn is None:
         return {"rope_theta": config.rope_theta}
     yarn = {theirs: getattr(config.yarn, ours) for ours, theirs in _YARN.items()}
@@ -164,6 +195,7 @@ def _write_rope(config: ModelConfig) -> dict[str, Any]:
 
 _ATTENTION = (
     "q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight", "q_norm.weight", "k_norm.weight",
+    "q_proj.bias", "k_proj.bias", "v_proj.bias",
     "q_a_proj.weight", "q_a_layernorm.weight", "q_b_proj.weight", "kv_a_proj_with_mqa.weight", "kv_a_layernorm.weight",
     "kv_b_proj.weight",
 )  # fmt: skip

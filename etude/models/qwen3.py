@@ -63,7 +63,7 @@ def _write_grouped(config: ModelConfig) -> dict[str, Any]:
 
 
 def _grouped(config: ModelConfig) -> bool:
-    return config.latent is None and config.head_norm
+    return config.latent is None and config.head_norm and not config.qkv_bias
 
 
 def _plain_router(config: ModelConfig) -> bool:

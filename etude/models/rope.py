@@ -1,4 +1,5 @@
-"""Rotary positions (arXiv 2104.09864), plain or stretched by YaRN (arXiv 2309.00071).
+"""Rotary positions (arXiv 2104.09864), plain or stretched by YaRN (arXiv 2309.00071) or by Llama 3's bands (arXiv
+2407.21783).
 
 Owns the tables of cosines and sines, and the two scales that YaRN asks for; `kernels.pointwise` turns. Everything is
 computed in fp32, in the published order of operations: an angle is a position times a frequency, so that the last bit
@@ -13,7 +14,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from etude.models.config import ModelConfig, YarnConfig
+from etude.models.config import BandsConfig, ModelConfig, YarnConfig
 
 Rope = tuple[Tensor, Tensor]
 """Cosines and sines [N, C / 2], fp32."""
@@ -24,18 +25,18 @@ TABLE = 1024
 def rope_tables(positions_N: Tensor, config: ModelConfig) -> Rope:
     """The tables of these positions."""
     count = int(positions_N.max()) // TABLE + 1
-    cos, sin = _tables(config.rope_width, config.rope_theta, config.yarn, count)
+    cos, sin = _tables(config.rope_width, config.rope_theta, config.yarn or config.bands, count)
     where = positions_N.to(cos.device)
     return cos[where].to(positions_N.device), sin[where].to(positions_N.device)
 
 
 @lru_cache(maxsize=8)
-def _tables(width: int, theta: float, yarn: YarnConfig | None, count: int) -> Rope:
+def _tables(width: int, theta: float, stretched: YarnConfig | BandsConfig | None, count: int) -> Rope:
     """Of the positions below count * TABLE."""
-    amplitude = _amplitude(yarn) if yarn else 1.0
+    amplitude = _amplitude(stretched) if isinstance(stretched, YarnConfig) else 1.0
     with torch.inference_mode(False):  # they outlive the forward that asks for them first
         positions = torch.arange(count * TABLE, dtype=torch.float32).split(TABLE)
-        angles = [each[:, None] * _frequencies(width, theta, yarn) for each in positions]
+        angles = [each[:, None] * _frequencies(width, theta, stretched) for each in positions]
         cos, sin = (torch.cat([turn(each) for each in angles]) * amplitude for turn in (torch.cos, torch.sin))
     return cos, sin
 
@@ -50,11 +51,22 @@ def logit_scale(yarn: YarnConfig | None) -> float:
     return _growth(yarn.factor, yarn.mscale_all_dim) ** 2 if yarn and yarn.mscale_all_dim else 1.0
 
 
-def _frequencies(width: int, theta: float, yarn: YarnConfig | None) -> Tensor:
+def _frequencies(width: int, theta: float, how: YarnConfig | BandsConfig | None) -> Tensor:
     """Radians a token [C / 2]."""
     powers = theta ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
-    if yarn is None:
+    if how is None:
         return 1.0 / powers
+    return _by_bands(1.0 / powers, how) if isinstance(how, BandsConfig) else _by_yarn(powers, width, theta, how)
+
+
+def _by_bands(plain: Tensor, bands: BandsConfig) -> Tensor:
+    length = 2 * math.pi / plain  # of a turn, in tokens
+    kept = ((bands.original_context / length - bands.slow) / (bands.fast - bands.slow)).clamp(0, 1)
+    mixed = (1 - kept) * plain / bands.factor + kept * plain
+    return torch.where(kept == 0, plain / bands.factor, torch.where(kept == 1, plain, mixed))
+
+
+def _by_yarn(powers: Tensor, width: int, theta: float, yarn: YarnConfig) -> Tensor:
     low, high = (_channel(width, theta, yarn, turns) for turns in (yarn.beta_fast, yarn.beta_slow))
     low, high = max(math.floor(low), 0), min(math.ceil(high), width - 1)
     index = torch.arange(width // 2, dtype=torch.float32)

@@ -19,7 +19,7 @@ from etude.rollouts.worker import Process
 
 Loaded = dict[str, Any]
 """What an engine says of a version it has taken up: version, root, bytes, deltas, pause_ms."""
-GAUGES = frozenset({"running", "waiting", "version", "pages", "pages_held", "sessions_idle"})
+GAUGES = frozenset({"running", "waiting", "version", "pages", "pages_held", "cache_tokens", "sessions_idle"})
 """What an engine tells that is no count since its start."""
 _WEIGHT = 0.2
 """Of one measurement in an engine's speed."""

@@ -77,11 +77,13 @@ def _import_named(config: RunConfig) -> None:
 
 
 def _model(source: ModelSource) -> None:
+    from etude.models.chat import open_chat
     from etude.models.checkpoint import check_checkpoint  # torch: nothing else in the controller loads it
     from etude.models.expert_format import require_expert_format
 
     try:
         shape = check_checkpoint(source.path)
+        open_chat(source.path)  # a template that cannot be trained with is refused before anything starts
     except CheckpointError as error:
         raise CheckpointError(
             f"{error} (model.path is {source.path}; relative paths start where the command is run)"

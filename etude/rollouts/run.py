@@ -106,7 +106,9 @@ class Run:
         self._count_publications(state)
         self.cluster.trainer.on_resumed = self._count_publications
         self.cluster.fleet.on_joining = self.stats.swapped
+        self._phase("publishing")
         version = await self._engines_at_newest(self._sampled_under(state))
+        await self._say_room()
         self.watch = Watch(self.view, self.cluster, self.stats)
         watching = asyncio.create_task(self.watch.run())
         try:
@@ -140,11 +142,24 @@ class Run:
 
     async def _engines_at_newest(self, under: dict[str, Any] | None = None) -> Version:
         """Every engine has the trainer's version, or the one `under` it; returns which."""
-        published = await self.cluster.trainer.publish()
+        published = await self.cluster.trainer.publish(
+            lambda encoded: self.view.line(f"publishing: {encoded / 1e6:.0f} MB of the weights are encoded")
+        )
         self.stats.published(published)
+        raw, sent, took = published["raw_bytes"], published["delta_bytes"], published["publish_ms"]
+        self.view.line(
+            f"version {published['version']} is in the store: {raw / 1e6:.1f} MB of weights in {sent / 1e6:.1f} MB, "
+            f"{took / 1000:.1f} s"
+        )
         told = under or published
         self.stats.swapped(told, await self.cluster.fleet.deliver(told))
         return Version(told["version"])
+
+    async def _say_room(self) -> None:
+        """What engines have chosen by the memory there is."""
+        engine = (await self.cluster.stats())["engine"]
+        if tokens := engine.get("cache_tokens"):
+            self.view.line(f"the engines' caches hold {tokens:,.0f} positions")
 
     async def _evaluated(self, label: str, tasks: list[Task]) -> list[Judged]:
         path = self.directory / f"evaluation-{label}.json"

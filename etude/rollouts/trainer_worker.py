@@ -9,13 +9,14 @@ weight. Talks to: worker, actors.trainer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from etude.deadlines import scaled
-from etude.errors import DeadlineExceeded
+from etude.errors import DeadlineExceeded, EtudeError
 from etude.records import Version
 from etude.rollouts.actors import trainer
 from etude.rollouts.config import RunConfig
@@ -23,9 +24,11 @@ from etude.rollouts.faults import Kind, Restarts
 from etude.rollouts.ray_process import STOP_S, RayProcess
 from etude.rollouts.sample import SampleGroup
 from etude.rollouts.worker import Worker, WorkerAway, WorkerGone
-from etude.weights.background import PUBLISHED_S
+from etude.weights.background import publish_seconds
 
-STEP_S, RESUME_S, PUBLISH_S, SAVE_S = 600.0, 120.0, 120.0, 60.0
+STEP_S, RESUME_S, SAVE_S = 600.0, 120.0, 60.0
+TOLD_S = 5.0
+"""Between two words of how far a publication is."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class TrainerWorker:
         self._version = Version(0)
         self._since: list[_Asked] = []
         self._stepping = asyncio.Lock()
+        files = config.model.path.glob("*.safetensors")
+        self._published_s = publish_seconds(sum(file.stat().st_size for file in files))
         self.worker = Worker(self, 0, restarts)
 
     async def resume(self) -> dict[str, Any] | None:
@@ -58,13 +63,28 @@ class TrainerWorker:
         await self.worker.ready()
         return self.saved
 
-    async def publish(self) -> dict[str, Any]:
-        """Put the present version into the store, and wait until it is there."""
-        return await self._ask("publish", seconds=scaled(PUBLISH_S), what="the trainer to publish its version")
+    async def publish(self, told: Callable[[int], object] = lambda encoded_bytes: None) -> dict[str, Any]:
+        """Put the present version into the store, and wait until it is there. `told` hears every few seconds how many
+        bytes of its weights are encoded by now.
+        """
+        seconds = scaled(self._published_s + STOP_S)
+        asked = self._ask("publish", seconds=seconds, what="the trainer to publish its version")
+        telling = asyncio.create_task(self._tell(told))
+        try:
+            return await asked
+        finally:
+            telling.cancel()
+
+    async def _tell(self, told: Callable[[int], object]) -> None:
+        while True:
+            await asyncio.sleep(TOLD_S)
+            with contextlib.suppress(EtudeError):  # whoever waits for the version hears of it
+                process = await self.worker.ready()
+                told(await process.call("encoded_bytes", seconds=scaled(STOP_S), what="the trainer's progress"))
 
     async def published(self, version: Version) -> dict[str, Any]:
         """Wait until that version, or a later one in its place, is in the store."""
-        seconds = scaled(PUBLISHED_S + STOP_S)  # the trainer's own error says more, and comes first
+        seconds = scaled(self._published_s + STOP_S)  # the trainer's own error says more, and comes first
         return await self._ask("published", version, seconds=seconds, what=f"version {version} to be published")
 
     async def save_model(self, directory: Path) -> None:

@@ -305,6 +305,10 @@ class RankedPublishing:
     def visible(self) -> Version | None:
         return self._own.visible
 
+    @property
+    def encoded_bytes(self) -> int:
+        return self._own.encoded_bytes
+
     def close(self) -> None:
         """Publish what was handed over, then end the other ranks."""
         self._followers.send("close")

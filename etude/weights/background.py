@@ -29,8 +29,15 @@ Snapshot = Callable[[Bits | None], Bits]
 PUBLISHED_S = 300.0
 """Longest wait for a version to be in the store, or for room to hand one over: a store that is away that long ends the
 run, which can be resumed."""
+SLOWEST = 10_000_000.0
+"""Bytes of weights a second that a version is given beyond that: a large model on a slow line takes its time."""
 _REMEMBERED = 64
 """Publications that can still be asked for; whoever waits for one asks long before so many more are made."""
+
+
+def publish_seconds(raw_bytes: int, base_s: float = PUBLISHED_S) -> float:
+    """How long the publishing of so many bytes of weights may take, before `deadlines.scale`."""
+    return base_s + raw_bytes / SLOWEST
 
 
 @dataclass(frozen=True)
@@ -66,13 +73,16 @@ class BackgroundPublisher:
     """
 
     def __init__(self, publisher: Publisher, deadline_s: float = PUBLISHED_S) -> None:
-        """`deadline_s` is the longest wait for a version to be in the store, or for room to hand one over."""
+        """`deadline_s` is the longest wait for a version to be in the store, or for room to hand one over, of a small
+        model; a large one's bytes lengthen it.
+        """
         if publisher.config.when_behind == "replace" and isinstance(publisher.chain, ShardedChain):
             raise ConfigError(
                 "publisher.when_behind: ranks that publish together publish the same versions, and each would replace "
                 'others; set it to "wait"'
             )
         self.publisher, self.config, self.deadline_s = publisher, publisher.config, scaled(deadline_s)
+        self._base_s = deadline_s
         self.counters: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._spare: list[Bits | None] = [None, None]
@@ -124,6 +134,8 @@ class BackgroundPublisher:
             into, stall_s = self._room(version)
         started = time.perf_counter()
         copy = _Copy(version, snapshot(into), time.perf_counter())
+        raw_bytes = sum(array.nbytes for array in copy.bits.values())
+        self.deadline_s = scaled(publish_seconds(raw_bytes, self._base_s))
         with self._changed:
             self._waiting.append(copy)
             self._newest = version
@@ -149,6 +161,11 @@ class BackgroundPublisher:
         """The newest version put into the store here; None before the first."""
         with self._changed:
             return self._publications[-1].result.version if self._publications else None
+
+    @property
+    def encoded_bytes(self) -> int:
+        """How far the version at work has got, in bytes of its weights."""
+        return self.publisher.encoded_bytes
 
     def close(self) -> None:
         """Publish what was handed over, then end the thread. Raises DeadlineExceeded."""

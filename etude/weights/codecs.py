@@ -1,12 +1,13 @@
 """Lossless codecs of one chunk of a tensor against the same chunk of the parent version.
 
 Owns the choice among them: under the policy `small` every codec that applies is tried, and the shortest payload wins;
-under `fast` it is Rice's unless the raw bits are shorter. A payload is self-describing but for the form of its elements
-(`forms`): its first byte is the codec's id, the rest is that codec's stream. Decoding works in place on a copy of the
-parent's bits, so a sparse change costs what changed, and trusts nothing in a payload: damage is a WeightError, and
-memory is bounded by the size of the chunk, never by a number that a payload claims. Whether the *right* parent lay
-there is not known here; the hash of the resulting tensor decides that (`subscriber`). Never touches files or the
-network.
+under `fast` it is Rice's unless the raw bits are shorter. A full copy has no parent to be told from: only what codes
+the elements themselves is tried, and of a large model only the fastest of these. A payload is self-describing but for
+the form of its elements (`forms`): its first byte is the codec's id, the rest is that codec's stream. Decoding works in
+place on a copy of the parent's bits, so a sparse change costs what changed, and trusts nothing in a payload: damage is
+a WeightError, and memory is bounded by the size of the chunk, never by a number that a payload claims. Whether the
+*right* parent lay there is not known here; the hash of the resulting tensor decides that (`subscriber`). Never touches
+files or the network.
 
 | id | codec    | of       | stream                                                                                    |
 |----|----------|----------|-------------------------------------------------------------------------------------------|
@@ -93,6 +94,24 @@ def encode(new: Array, parent: Array, policy: Policy = "small") -> Encoded:
             codec, stream = Codec.WHOLE, coded
     if symbols.size != new.size:
         changed = int(np.count_nonzero(new.view(np.uint8) != parent.view(np.uint8)))
+    return Encoded(codec, bytes([codec]) + stream, changed)
+
+
+def encode_copy(new: Array, fast: bool) -> Encoded:
+    """The payload that turns zeros into `new`, a contiguous array [N]: the shorter of two, or, `fast`, the one that
+    takes a fifth of the time and 4% more bytes.
+    """
+    form, parent = form_of(new), np.zeros_like(new)
+    changed = int(np.count_nonzero(new if new.dtype.kind == "u" else new.view(np.uint8)))
+    if changed == 0:
+        return Encoded(Codec.EMPTY, bytes([Codec.EMPTY]), 0)
+    codec, stream = Codec.XOR_ZSTD, _xor_zstd_stream(new, parent)
+    if not fast and not form.halves:
+        coded = whole.encode(form.symbols(new), len(stream), form.whole_shift)
+        if coded is not None:
+            codec, stream = Codec.WHOLE, coded
+    if len(stream) >= new.nbytes:
+        codec, stream = Codec.RAW, _raw_stream(new, parent)
     return Encoded(codec, bytes([codec]) + stream, changed)
 
 

@@ -25,6 +25,8 @@ from etude.weights.manifest import Bits, Chunk, Delta, Pack, Tensor, hash_of, ro
 T = TypeVar("T")
 R = TypeVar("R")
 _Job = tuple[str, Array, int, int]
+LARGE_COPY = 64 << 20
+"""A full copy of more bytes of weights is made the fastest way: a run begins with one, and all its engines wait."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +67,21 @@ def make_delta(
     chunk_elements: int,
     policy: codecs.Policy = "small",
     threads: int = 1,
+    told: Callable[[int], object] = lambda done: None,
 ) -> tuple[Delta, bytes]:
     """The manifest and pack, for a version of this chain, that turn `parent` (None: zeros) into contiguous `bits`.
 
-    `threads` chunks are encoded at a time; what is made does not depend on it. Raises WeightError if the tensors'
+    `threads` chunks are encoded at a time; what is made does not depend on it. `told` hears after each chunk how many
+    bytes of the weights are encoded by now. Raises WeightError if the tensors'
     names, forms or shapes are not the parent's.
     """
     if parent is not None:
         layout = {name: (form_of(array).name, array.shape) for name, array in parent.bits.items()}
         _check_layout(bits, layout, f"version {parent.version}")
-    codes = _in_threads(threads, _encoder(parent, policy), _jobs(bits, chunk_elements))
+    fast = policy == "fast" or sum(array.nbytes for array in bits.values()) > LARGE_COPY
+    codes = _in_threads(threads, _encoder(parent, policy, fast), _jobs(bits, chunk_elements))
     payloads: list[bytes] = []
-    tensors, offset = [], 0
+    tensors, offset, done = [], 0, 0
     for name in sorted(bits):
         new = bits[name].reshape(-1)
         chunks = []
@@ -88,6 +93,8 @@ def make_delta(
             chunks.append(Chunk(codec=encoded.codec.name.lower(), hash=short_hash_of(encoded.payload), **place))
             payloads.append(encoded.payload)
             offset += size
+            done += (stop - start) * new.itemsize
+            told(done)
         before = None if parent is None else parent.hashes.get(name) or hash_of(parent.bits[name])
         dtype, shape, table = form_of(new, name).name, bits[name].shape, tuple(chunks)
         tensors.append(Tensor(name=name, dtype=dtype, shape=shape, hash=hash_of(new), parent_hash=before, chunks=table))
@@ -157,11 +164,12 @@ def _apply_tensor(delta: Delta, tensor: Tensor, payloads: memoryview, flat: Arra
         )
 
 
-def _encoder(parent: Held | None, policy: codecs.Policy) -> Callable[[_Job], codecs.Encoded]:
+def _encoder(parent: Held | None, policy: codecs.Policy, fast_copy: bool) -> Callable[[_Job], codecs.Encoded]:
     def encode(job: _Job) -> codecs.Encoded:
         name, new, start, stop = job
-        old = parent.bits[name].reshape(-1)[start:stop] if parent else np.zeros_like(new)
-        return codecs.encode(new, old, policy)
+        if parent is None:
+            return codecs.encode_copy(new, fast_copy)
+        return codecs.encode(new, parent.bits[name].reshape(-1)[start:stop], policy)
 
     return encode
 

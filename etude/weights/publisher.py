@@ -125,6 +125,8 @@ class Publisher:
         self._attached = False
         self._since_anchor = 0
         self._merges: dict[int, _Merge] = {}
+        self.encoded_bytes = 0
+        """Bytes of weights of the version at work that are encoded by now; for any thread to read."""
 
     def resume(self, bits: Mapping[str, Array] | None = None) -> Version | None:
         """Take up the chain that the store holds; returns its newest version, None for an empty store.
@@ -261,8 +263,11 @@ class Publisher:
 
     def _encode(self, version: Version, bits: Bits, parent: Held | None) -> tuple[Delta, bytes]:
         self.chain.id = self.chain.id or self.chain.new_id()
-        config = self.config
-        return make_delta(self.chain.id, version, bits, parent, self._chunk_elements, config.policy, config.threads)
+        config, chunk = self.config, self._chunk_elements
+        return make_delta(self.chain.id, version, bits, parent, chunk, config.policy, config.threads, self._progressed)
+
+    def _progressed(self, encoded_bytes: int) -> None:
+        self.encoded_bytes = encoded_bytes
 
     def _check_parent(self) -> None:
         """A version must not be published on one that was taken away meanwhile: nobody could follow."""

@@ -43,6 +43,7 @@ def test_a_server_is_started_used_and_stopped_while_it_answers(tmp_path):
                    "--set", "drain_s=60", "--set", "threads=1")  # fmt: skip
     try:
         said = json.loads(server.stdout.readline())
+        assert said["remarks"] == ["its cache holds 98,304 positions, 0.19 GiB (engine.cache_tokens)"]
         asyncio.run(terminated_in_the_middle(server, said))
         _, errors = server.communicate(timeout=60)
         assert (server.returncode, errors) == (0, "")

@@ -53,6 +53,14 @@ MODELS = {
          "topk_group": 1, "first_k_dense_replace": 0, "n_shared_experts": 1, "tie_word_embeddings": True},
     ),
     "llama": ("Llama", {**GROUPED, "tie_word_embeddings": True}),
+    "llama3": (
+        "Llama",
+        {**GROUPED, "rope_theta": 5e3, "rope_scaling": {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64}},
+    ),
+    "mistral": ("Mistral", {**GROUPED, "sliding_window": None}),
+    "qwen2": ("Qwen2", {**SHARED, "num_key_value_heads": 2, "tie_word_embeddings": True}),
 }  # fmt: skip
 
 
@@ -175,6 +183,17 @@ def test_a_selection_bias_stays_fp32_in_a_bf16_checkpoint(tmp_path):
 
 WRONG = [
     ("qwen3", {"mystery": 1}, "mystery is unknown"),
+    (
+        "qwen3",
+        {"mystery": 1, "riddle": 2, "hidden_act": "gelu", "attention_bias": True},
+        "hidden_act is 'gelu'.*attention_bias is True.*keys mystery, riddle are unknown",
+    ),
+    (
+        "llama",
+        {"mystery": 1, "rope_scaling": {"rope_type": "default", "riddle": 2}, "rope_parameters": None},
+        "keys mystery, rope_scaling.riddle are unknown",
+    ),
+    ("qwen2", {"use_sliding_window": True, "use_mrope": True}, "use_sliding_window is True.*use_mrope is True"),
     ("qwen3", {"attention_bias": True}, "attention_bias is True"),
     ("qwen3", {"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
     ("qwen3", {"use_sliding_window": True}, "use_sliding_window"),
@@ -205,6 +224,31 @@ def test_what_config_json_says_and_we_do_not_understand_is_named(name, changes, 
     for read in (load_checkpoint, check_checkpoint):
         with pytest.raises(CheckpointError, match=message):
             read(tmp_path)
+
+
+def test_keys_that_say_nothing_of_what_is_computed_are_passed_over(tmp_path):
+    publish("llama", tmp_path)
+    path = tmp_path / "config.json"
+    inert = {"_model_name_or_path": "x", "unk_token_id": 0, "sep_token_id": 3, "do_sample": True, "temperature": 0.7}
+    before = check_checkpoint(tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | inert))
+    assert check_checkpoint(tmp_path) == before
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_gguf_file_is_told_from_a_model_directory(inside, tmp_path):
+    file = tmp_path / "model.Q4_1.gguf"
+    file.write_bytes(b"GGUF")
+    for read in (load_checkpoint, check_checkpoint):
+        with pytest.raises(CheckpointError, match=r"model\.Q4_1\.gguf: this file holds weights as llama\.cpp"):
+            read(tmp_path if inside else file)
+
+
+def test_a_sliding_window_bounds_a_mistrals_context(tmp_path):
+    publish("mistral", tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sliding_window": 128}))
+    assert check_checkpoint(tmp_path).max_context == 128
 
 
 def rewrite(directory, change):

@@ -21,11 +21,13 @@ from weight_samples import make_chain, move_bits, publisher_on, same
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError, WeightError
 from etude.records import Version
 from etude.weights import range_coder, rice
-from etude.weights.background import BackgroundPublisher, Snapshot
+from etude.weights.background import PUBLISHED_S, BackgroundPublisher, Snapshot, publish_seconds
+from etude.weights.chain import Chain
+from etude.weights.delta import LARGE_COPY
 from etude.weights.inspect import verify
 from etude.weights.manifest import Bits, hash_of, root_of
 from etude.weights.opening import open_store
-from etude.weights.publisher import Publisher, PublisherConfig
+from etude.weights.publisher import CHUNK_ELEMENTS, Publisher, PublisherConfig
 from etude.weights.shards import Shard
 from etude.weights.store import Patience, Store
 from etude.weights.subscriber import Subscriber
@@ -335,3 +337,25 @@ def test_what_publishing_computes_leaves_the_interpreter_to_the_step(tmp_path: P
     ):
         call()  # what is compiled or loaded at first use is not what is asked about
         assert lets_others_run(call)
+
+
+def test_a_large_model_begins_with_a_copy_that_is_soon_made(tmp_path: Path) -> None:
+    """A full copy has nothing to gain from the codecs that tell a version from its parent, which are slow."""
+    weights = np.random.default_rng(0).normal(0, 0.02, (LARGE_COPY >> 1) + CHUNK_ELEMENTS).astype(np.float32)
+    large = {"weight": (weights.view(np.uint32) >> 16).astype(np.uint16)}
+    small = {"weight": large["weight"][: 2 * CHUNK_ELEMENTS]}
+    for place, bits, codec in (("small", small, "whole"), ("large", large, "xor_zstd")):
+        store = open_store(tmp_path / place)
+        result = publisher_on(store).publish(V(0), bits)
+        assert {chunk.codec for tensor in Chain(store).manifest(V(0)).tensors for chunk in tensor.chunks} == {codec}
+        assert result.changed_share > 0.99 and result.payload_bytes < 0.72 * result.raw_bytes
+        assert same(Subscriber(store).fetch(None, None, V(0))[0], bits)
+
+
+def test_the_patience_for_a_version_grows_with_its_bytes(tmp_path: Path) -> None:
+    assert publish_seconds(0) == PUBLISHED_S and publish_seconds(60_000_000_000) > PUBLISHED_S + 3600
+    with publishing(tmp_path) as background:
+        before, bits = background.deadline_s, {"weight": np.arange(1 << 20, dtype=np.uint16)}
+        background.put(V(0), copy_of(bits))
+        assert background.deadline_s == pytest.approx(before * publish_seconds(1 << 21) / PUBLISHED_S)
+        background.published(V(0))

@@ -37,6 +37,7 @@ from etude.models.chat import open_chat
 from etude.models.checkpoint import load_checkpoint
 from etude.models.config import ExpertFormat
 from etude.models.expert_format import set_expert_format
+from etude.models.generation import read_generation
 from etude.serving.http import handlers
 from etude.serving.openapi import routes_of, served
 from etude.serving.process import ApiConfig, Port, Server, listening
@@ -96,14 +97,18 @@ def application(service: Service, config: ServeConfig, token: str) -> Starlette:
     return Starlette(routes=routes, middleware=[config.guard(token, answer_of)], exception_handlers=errors)
 
 
-async def serve(model: Path, config: ServeConfig, ready: Callable[[str], None]) -> None:
-    """Serve a checkpoint until SIGTERM or Ctrl-C. `ready` is called with the URL once requests are answered."""
+async def serve(model: Path, config: ServeConfig, ready: Callable[[str, list[str]], None]) -> None:
+    """Serve a checkpoint until SIGTERM or Ctrl-C. `ready` is called with the URL once requests are answered, and with
+    what was chosen for the one who serves.
+    """
     with listening(config.host, config.port, config.hosts) as sock:
         service = open_service(model, config)
         following = None
         try:
             app = application(service, config, own_token(config.token_path))
-            server = Server(app, lambda: service.drain(config.drain_s), ready, config.http)
+            server = Server(
+                app, lambda: service.drain(config.drain_s), lambda url: ready(url, remarks(service)), config.http
+            )
             if service.updates is not None and config.follow_s:
                 following = asyncio.create_task(service.updates.follow(config.follow_s))
             await server.serve(sockets=[sock])
@@ -111,6 +116,16 @@ async def serve(model: Path, config: ServeConfig, ready: Callable[[str], None]) 
             if following is not None:
                 following.cancel()
             service.engine.close()
+
+
+def remarks(service: Service) -> list[str]:
+    """What was chosen by what there is, and what the checkpoint asks for and is not done."""
+    cache = service.engine.cache
+    size = (cache.keys.nbytes + cache.values.nbytes) / 2**30
+    said = [f"its cache holds {cache.positions:,} positions, {size:.2f} GiB (engine.cache_tokens)"]
+    for key, value in service.generation.unfollowed.items():
+        said.append(f"generation_config.json asks for {key} = {value}, which is not followed")
+    return said
 
 
 def open_service(model: Path, config: ServeConfig) -> Service:
@@ -130,5 +145,6 @@ def open_service(model: Path, config: ServeConfig) -> Service:
         max_waiting=config.max_waiting,
         updates=updates,
         memory=Turns(config.remembered_tokens),
+        generation=read_generation(model, tokenizer),
         loans=config.lending,
     )

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120)
-_GAUGES = ("running", "waiting", "version", "pages", "pages_held", "sessions_idle")
+_GAUGES = ("running", "waiting", "version", "pages", "pages_held", "cache_tokens", "sessions_idle")
 _RECENT = 0.1
 """Weight of one request in the mean duration that refusals are told to wait."""
 

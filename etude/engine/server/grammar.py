@@ -85,7 +85,8 @@ class _Vocabulary:
         known = token_bytes(chat.tokenizer)
         self.tokens = [*known, *(b"" for _ in range(vocab_size - len(known)))]  # a checkpoint may pad its vocabulary
         padding = range(len(known), vocab_size)
-        self.special_token_ids = [*(at for at, token in enumerate(known) if is_control(token)), *padding]
+        framing = (at for at, token in enumerate(known) if is_control(token) or at in chat.stop_ids)
+        self.special_token_ids = [*framing, *padding]
         self.eos_token_id = min(chat.stop_ids)
 
     def __call__(self, text: bytes) -> list[int]:

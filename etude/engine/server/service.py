@@ -20,7 +20,7 @@ import structlog
 from pydantic import BaseModel
 
 from etude.engine.running import Constraint
-from etude.engine.server.bodies import Sampling
+from etude.engine.server.bodies import Common, Sampling
 from etude.engine.server.errors import ApiError, bad
 from etude.engine.server.figures import Figures
 from etude.engine.server.flight import Choice, Flight
@@ -33,6 +33,7 @@ from etude.engine.torch_engine import TorchEngine
 from etude.engine.updates import WeightUpdates
 from etude.harness.sampler import NO_SESSION, SampleRequest
 from etude.models.chat import ChatRenderer
+from etude.models.generation import Generation
 from etude.records import Version
 
 PauseMode = Literal["abort", "wait", "keep"]
@@ -50,6 +51,8 @@ class Service:
     """Choices beyond those the engine runs together."""
     updates: WeightUpdates | None
     memory: Turns
+    generation: Generation = field(default_factory=Generation)
+    """What the checkpoint says of how it is sampled."""
     loans: LendingConfig | None = None
     """With it, the engine is lent to rollouts while users are quiet."""
     created: int = field(default_factory=lambda: int(time.time()))
@@ -108,6 +111,7 @@ class Service:
         """The choices of one prompt. Without `max_tokens`, as many as fit; the first one scores the prompt if that is
         asked for. Raises what the engine would refuse.
         """
+        sampling = self._as_published(sampling)
         made, stop_ids = [], frozenset(sampling.stop_token_ids)
         if not sampling.ignore_eos:
             stop_ids |= self.chat.stop_ids
@@ -131,6 +135,12 @@ class Service:
             stream = TextStream(self.chat.decode, sampling.stops, sampling.include_stop_str_in_output)
             made.append(Choice(request, stream, ends() if ends else None, constraint() if constraint else None))
         return made
+
+    def _as_published(self, sampling: Sampling) -> Sampling:
+        """What a request leaves open is as the checkpoint says; but for /generate, whose askers know what they draw."""
+        given = self.generation.sampling if isinstance(sampling, Common) else {}
+        fresh = {key: value for key, value in given.items() if key not in sampling.model_fields_set}
+        return sampling.model_copy(update=fresh) if fresh else sampling
 
     @contextmanager
     def admitted(self, route: str, choices: list[Choice], name: str | None) -> Generator[Flight]:

@@ -74,6 +74,11 @@ class TrainerActor:
         self.hand_over()
         return self._published(self.trainer.version)
 
+    @ray.method(concurrency_group="health")
+    def encoded_bytes(self) -> int:
+        """How far the version on its way to the store has got. Answers while others wait for it."""
+        return self.publishing.encoded_bytes
+
     @ray.method(concurrency_group="life")
     def wait_for_exit(self) -> None:
         """Never returns: who asks learns of the process's end at once."""
