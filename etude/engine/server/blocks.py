@@ -83,6 +83,8 @@ class MessageBody(Body):
 
 
 class Tool(Block):
+    """A tool that the client runs."""
+
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     description: str | None = None
     input_schema: dict[str, Any]
