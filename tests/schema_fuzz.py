@@ -11,6 +11,7 @@ from proofs import often
 schemathesis = pytest.importorskip("schemathesis")
 from schemathesis import GenerationMode  # noqa: E402
 from schemathesis.specs.openapi import checks as conformance  # noqa: E402
+from schemathesis.specs.openapi import schemas as _  # noqa: E402, F401  # not in a test: python/cpython#106905
 
 schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 EXAMPLES = often(3, 300)

@@ -14,8 +14,9 @@ class EngineConfig(EngineTable):
     """Our own engine: the size of its cache, steps and batch."""
 
     replicas: ClassVar[int] = 1
-    request_s: ClassVar[Wait] = Wait(120.0)
-    """A request that has no result after this long fails: a long message of a small model on one core takes less."""
+    silence_s: ClassVar[Wait] = Wait(120.0)
+    """A request of which nothing is computed for this long fails: a step of a large model on one core takes less. An
+    answer may take as long as it will, while it grows."""
     update_s: ClassVar[float] = 60.0
     """New weights go in between two steps; this is for a machine that is busy."""
 

@@ -6,6 +6,8 @@ from any thread, and resolving must then do nothing. Never decides who runs (`en
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -71,12 +73,24 @@ class RunningRequest:
     """Prompt tokens whose keys and values were there when it was first taken up."""
     scores: list[PromptTokenScore] = field(default_factory=list)
     """Of the prompt from its second token on, where asked for."""
+    moved_at: float = field(default_factory=time.monotonic)
+    """When something was last computed of it, or else when it came (`time.monotonic`)."""
 
     def __post_init__(self) -> None:
         self.cut = Truncation(self.request.top_k, self.request.top_p, self.request.min_p)
         self.is_cut = self.cut != NO_TRUNCATION
         self.greedy = self.request.temperature < GREEDY_BELOW
         self.wants_more = bool(self.request.top_logprobs or self.request.sampling_mask)
+
+    async def ended(self, silence_s: float) -> Completion:
+        """Wait for its end. Raises TimeoutError where nothing is computed of it for so long."""
+        result = asyncio.wrap_future(self.future)
+        while not result.done():
+            left = self.moved_at + silence_s - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            await asyncio.wait({result}, timeout=left)
+        return result.result()
 
     @property
     def to_compute(self) -> int:

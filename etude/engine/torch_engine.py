@@ -8,7 +8,6 @@ to: kv_cache (pages), attention, sampling. Never touches files or the network.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections import Counter, OrderedDict, deque
@@ -102,13 +101,12 @@ class TorchEngine:
             self._work_since = self._work_since or time.perf_counter()
             self._wake.notify()
         try:
-            async with asyncio.timeout(self.config.request_s):
-                return await asyncio.wrap_future(running.future)
+            return await running.ended(self.config.silence_s)
         except TimeoutError:
             mode = "paused" if self._paused else "stepping"
             state = f"{len(self._running)} running, {len(self._waiting)} waiting, {mode}"
             what = f"tokens for {request.session_id or 'a request'}"
-            raise DeadlineExceeded(what, self.config.request_s, state) from None
+            raise DeadlineExceeded(what, self.config.silence_s, state) from None
         finally:
             if running.future.cancel():  # it had not ended
                 with self._wake:
@@ -407,12 +405,13 @@ class TorchEngine:
         """Count what was computed, and sample for every sequence that has caught up with its tokens."""
         ready: list[RunningRequest] = []
         rows: list[int] = []
-        end = 0
+        end, moved_at = 0, time.monotonic()
         for running, count in batch:
             end += count
             if running.request.prompt_logprobs is not None:
                 self._score(running, hidden_ND[end - count : end])
             running.sequence.computed += count - len(running.proposed)
+            running.moved_at = moved_at
             self.cache.share_full_pages(running.sequence)
             if running.to_compute == 0:
                 ready.append(running)

@@ -40,8 +40,11 @@ def tools_changed(new: Iterable[ToolSchema], gone: Iterable[str]) -> str:
 
 
 def _explained(tool: ToolSchema) -> list[str]:
-    parameters = [f"  {each.name} ({each.type}): {each.description}".rstrip(": ") for each in tool.parameters]
-    return [f"{tool.signature()}: {tool.description}".rstrip(": "), *parameters]
+    lines = [f"{tool.signature()}: {tool.description}".rstrip(": ")]
+    for each in tool.parameters:
+        told = " ".join(filter(None, (each.description, tool.details.get(each.name))))
+        lines.append(f"  {each.name} ({each.type}): {told}".rstrip(": "))
+    return [*lines, f"  $defs: {tool.definitions}"] if tool.definitions else lines
 
 
 def _with_tools(persona: str, lines: list[str]) -> str:

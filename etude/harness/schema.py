@@ -60,6 +60,30 @@ class ToolSchema:
     def types(self) -> Mapping[str, Kind]:
         return {parameter.name: parameter.type for parameter in self.parameters}
 
+    @cached_property
+    def details(self) -> Mapping[str, str]:
+        """What a declared schema says of a parameter beyond its kind and description, as JSON."""
+        properties = (self.declared or {}).get("properties")
+        found = {}
+        for parameter in self.parameters:
+            schema = properties.get(parameter.name) if isinstance(properties, dict) else None
+            more = {
+                key: value
+                for key, value in (schema.items() if isinstance(schema, dict) else ())
+                if key not in ("description", "title") and (key, value) != ("type", parameter.type)
+            }
+            if more:
+                found[parameter.name] = json.dumps(more, ensure_ascii=False, separators=(",", ":"))
+        return found
+
+    @cached_property
+    def definitions(self) -> str:
+        """What references in `details` lead to, as JSON; empty where there are none."""
+        declared = self.declared or {}
+        found = {key: value for name in ("$defs", "definitions") for key, value in (declared.get(name) or {}).items()}
+        referred = found and any('"$ref"' in each for each in self.details.values())
+        return json.dumps(found, ensure_ascii=False, separators=(",", ":")) if referred else ""
+
     def signature(self) -> str:
         """`name(required, optional?)`, as the prompt and the error messages write it."""
         return f"{self.name}({', '.join([*self.required, *(f'{name}?' for name in self.optional)])})"

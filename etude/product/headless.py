@@ -2,9 +2,11 @@
 
 Owns what `etude agent --print` does: text (the answer alone), json (one object at the end) and stream-json (one object
 a line, as it happens, in the words that other agents' streams have: init, message, tool_use, tool_result, error,
-result). Exit codes: 0 done, 1 failed, 42 bad input, 43 done but for calls that were refused, 53 a limit of turns.
-Nobody is asked for permissions: what no rule allows is refused, the model is told so, and at the end the user reads
-what it was and which rules would allow it. Text is printed with its control characters made visible; JSON holds them.
+result; pieces of an answer come as messages with `delta` before the message itself). Of an answer that failed half way,
+what had come is shown. Exit codes: 0 done, 1 failed, 42 bad input, 43 done but for calls that were refused, 53 a limit
+of turns. Nobody is asked for permissions: what no rule allows is refused, the model is told so, and at the end the user
+reads what it was and which rules would allow it. Text is printed with its control characters made visible; JSON holds
+them.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from etude.errors import ConfigError, EtudeError
+from etude.harness.endpoint import Delta, Retry, TextDelta
 from etude.harness.permissions.gate import Gate
 from etude.harness.state import Stop
 from etude.harness.store import SessionStore
@@ -49,22 +52,43 @@ async def run(config: AgentConfig, asked: Asked, store: SessionStore, out: TextI
     out = out or sys.stdout
     stream = asked.output == "stream-json"
 
+    heard: list[str] = []
+
+    def on_delta(delta: Delta) -> None:
+        if isinstance(delta, Retry):
+            heard.clear()
+            line = {"type": "error", "severity": "warning", "message": f"{delta.why}; the answer is asked for again"}
+        elif isinstance(delta, TextDelta) and delta.kind == "text":
+            heard.append(delta.text)
+            line = {"type": "message", "role": "assistant", "content": delta.text, "delta": True}
+        else:
+            return
+        if stream:
+            say(json.dumps(line, ensure_ascii=True), out)
+
     def on_event(event: Event) -> None:
+        if event.kind == "completion":
+            heard.clear()
         for line in stream_event(event) if stream else ():
             say(json.dumps(line, ensure_ascii=True), out)
 
     try:
         async with open_agent(
-            config, asked.directory, store, asked.session, on_event=on_event, allow=asked.allow
+            config, asked.directory, store, asked.session, on_event=on_event, on_delta=on_delta, allow=asked.allow
         ) as agent:
             stop = await agent.play(asked.prompt)
             assert stop != "cancelled", "nobody is there to cancel it"
             result = _result(agent, stop)
     except EtudeError as error:
+        partial = "".join(heard)
         if asked.output == "text":
+            if partial:
+                say(partial, out)
             raise
         code = 42 if isinstance(error, ConfigError) else 1
         failed = {"type": "error", "severity": "error", "message": str(error), "exit_code": code}
+        if partial and not stream:
+            failed["partial"] = partial
         say(json.dumps(failed), out)
         return code
     if asked.output == "json":

@@ -61,6 +61,8 @@ class Guard:
             if origin not in self._origins:
                 raise Denied("forbidden", f"Origin {origin[:100]!r} may not use this server; `origins` lists who may")
         given = ", ".join(headers.getlist("authorization")).encode("latin-1")  # what several are the same as
+        if not given and (key := headers.getlist("x-api-key")):
+            given = f"Bearer {', '.join(key)}".encode("latin-1")  # as Anthropic's clients send it
         if not hmac.compare_digest(given, self._expected):
             raise Denied("unauthorized", "send the server's token: `Authorization: Bearer TOKEN`, from its token file")
         length = headers.get("content-length", "0")

@@ -43,7 +43,7 @@ class Played(Service):
     def choices(self, ids, sampling, **asked):
         said = self.script(self.chat.tokenizer.decode(list(ids), skip_special_tokens=False))
         ids_said = [*self.chat.encode(said), self.chat.end_id]
-        held = asked.pop("constraint") or (lambda: Forced(ids_said, self.engine.decoder.config.vocab_size))
+        held = asked.pop("constraint", None) or (lambda: Forced(ids_said, self.engine.decoder.config.vocab_size))
         return super().choices(ids, sampling, constraint=held, **asked)
 
 

@@ -44,17 +44,17 @@ class Serving:
         return False
 
 
-def waiting(request_s, config):
-    """The same config, of an engine whose requests may take so long."""
-    return type("Waiting", (EngineConfig,), {"__module__": __name__, "request_s": request_s})(**config.model_dump())
+def waiting(silence_s, config):
+    """The same config, of an engine whose requests may stand still for so long."""
+    return type("Waiting", (EngineConfig,), {"__module__": __name__, "silence_s": silence_s})(**config.model_dump())
 
 
 @contextmanager
-def serving(decoder=None, tokenizer=None, store=None, engine=None, request_s=None, kind=Service, **config):
+def serving(decoder=None, tokenizer=None, store=None, engine=None, silence_s=None, kind=Service, **config):
     """A server for as long as the block lasts. `kind` makes its service."""
     settings = ServeConfig(engine=engine or EngineConfig(cache_tokens=8192), **config)
     made = TorchEngine(
-        decoder or random_decoder(), settings.engine if request_s is None else waiting(request_s, settings.engine)
+        decoder or random_decoder(), settings.engine if silence_s is None else waiting(silence_s, settings.engine)
     )
     service = kind(
         engine=made,

@@ -160,7 +160,7 @@ def test_what_is_wrong_is_said_in_its_form(server, change, said):
 
 
 def test_an_error_in_a_stream_is_an_event_of_its_own():
-    with serving(request_s=0.2) as server:
+    with serving(silence_s=0.2) as server:
         server.service.engine.pause()
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "stream": True}
         first, last = events_of(post(server, MESSAGES, body))

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from engine_serving import serving
+from engine_serving import TOKEN, serving
 from small_models import SHAPE, random_decoder
 from structlog.testing import capture_logs
 
@@ -12,6 +12,7 @@ from etude.engine.config import EngineConfig
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 BASH = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
+ROLE = {"type": "object", "properties": {"role": {"enum": ["reader"]}}, "required": ["role"]}
 CLAUDE_CODE = {
     "messages": [
         {"role": "user", "content": [{"type": "text", "text": "Go", "cache_control": {"type": "ephemeral"}}]},
@@ -40,7 +41,7 @@ CODEX = {
     "tools": [
         {"type": "function", "name": "exec_command", "strict": False, "parameters": BASH},
         {"type": "namespace", "name": "agents", "description": "More of you.",
-         "tools": [{"type": "function", "name": "spawn", "strict": False, "parameters": BASH}]},
+         "tools": [{"type": "function", "name": "spawn", "strict": False, "parameters": ROLE}]},
         {"type": "web_search", "external_web_access": True},
     ],
     "tool_choice": "auto", "parallel_tool_calls": True, "reasoning": {"summary": "auto"}, "store": False,
@@ -60,11 +61,10 @@ SDKS = {
 }  # fmt: skip
 IGNORED = {
     MESSAGES: ["context_management", "messages.content.cache_control", "messages.content.caller",
-               "messages.content[thinking]", "metadata", "output_config.effort", "service_tier", "system.cache_control",
-               "thinking", "tools.eager_input_streaming", "tools[web_search_20250305]"],
+               "messages.content[thinking]", "metadata", "output_config.effort", "service_tier",
+               "system.cache_control", "thinking", "tools.eager_input_streaming", "tools[web_search_20250305]"],
     RESPONSES: ["client_metadata", "include", "input[reasoning]", "prompt_cache_key", "reasoning", "store",
-                "stream_options.include_obfuscation", "text.verbosity", "tools.description",
-                "tools[web_search]"],
+                "stream_options.include_obfuscation", "text.verbosity", "tools[web_search]"],
     CHAT: ["messages.provider_specific_fields", "messages.reasoning_content", "metadata", "prompt_cache_key",
            "prompt_cache_retention", "reasoning_effort", "safety_identifier", "service_tier", "store",
            "stream_options.include_obfuscation", "user", "verbosity"],
@@ -110,12 +110,13 @@ def test_a_system_message_stands_where_it_was_sent(server):
 
 def test_the_tools_of_a_namespace_are_known_by_both_names(server):
     prompt = prompt_of(server, RESPONSES, CODEX)
-    assert "exec_command(command)" in prompt and "agents.spawn(command)" in prompt
+    assert "exec_command(command)" in prompt and "agents.spawn(role): More of you." in prompt
     assert "<function=agents.spawn>" in prompt and "web_search" not in prompt
     one = {"type": "function", "name": "agents.spawn"}
     body = {**CODEX, "tool_choice": one, "parallel_tool_calls": False, "max_output_tokens": 400}
     (call,) = post(server, RESPONSES, body).json()["output"]
-    assert (call["namespace"], call["name"]) == ("agents", "spawn") and json.loads(call["arguments"])["command"] != ""
+    assert (call["namespace"], call["name"]) == ("agents", "spawn")
+    assert json.loads(call["arguments"]) == {"role": "reader"}
 
 
 @pytest.mark.parametrize(
@@ -130,6 +131,16 @@ def test_the_tools_of_a_namespace_are_known_by_both_names(server):
 def test_what_would_change_the_answer_is_refused_by_name(server, path, body, said):
     answer = post(server, path, body)
     assert answer.status_code == 400 and said in answer.json()["error"]["message"], answer.text
+
+
+@pytest.mark.parametrize(("given", "status"), [("", 200), ("Bearer other", 401)])
+def test_the_token_may_come_as_a_key_where_no_other_is_given(server, given, status):
+    async def asked(key):
+        async with asyncio.timeout(60), server.http(**{"Authorization": given, "x-api-key": key}) as http:
+            return (await http.get("/v1/models")).status_code
+
+    assert asyncio.run(asked(TOKEN)) == status
+    assert asyncio.run(asked("other")) == asyncio.run(asked("")) == 401
 
 
 def test_a_message_may_ask_for_json_in_anthropics_words(server):

@@ -63,7 +63,8 @@ def test_other_tools_are_explained_with_the_form_of_a_call():
     tools = tools_of([Function(name="weather", description="Tells it.", parameters=schema)], "tools")
     text = CHAT.decode(conversation_ids(CHAT, [Turn("system", "Be brief."), Turn("user", "?")], tools, Turns(0)))
     for part in ("Be brief.\nweather(city, days?, units?): Tells it.\n", "  city (string): Where.\n",
-                 "  days (integer)\n", "  units (string)\n", "<function=NAME>"):  # fmt: skip
+                 '  days (integer): {"anyOf":[{"type":"null"},{"type":"integer"}]}\n',
+                 '  units (string): {"enum":["C","F"]}\n', "<function=NAME>"):  # fmt: skip
         assert part in text
     assert "You are Etude" not in text
 

@@ -258,6 +258,7 @@ def test_what_is_wrong_is_named(server, path, body, status, param, said):
 def test_what_is_not_there_is_said(server):
     async def scenario(http):
         refused(await http.get("/nothing"), 404, "no_route", "openapi")
+        refused(await http.post("/v1/embeddings", json={"input": "a"}), 404, "no_embeddings", "no embedding model")
         wrong = await http.get(CHAT)
         refused(wrong, 405, "no_route")
         assert "POST" in wrong.headers["Allow"]
@@ -461,6 +462,6 @@ def test_a_deadline_is_an_event_in_a_stream_and_a_504_without():
         told = said_in((await http.post(GENERATE, json=ask(2, stream=True))).text)
         assert json.loads(told[-1])["error"]["code"] == "deadline_exceeded"
 
-    with serving(engine=ROOM, request_s=0.2) as server:
+    with serving(engine=ROOM, silence_s=0.2) as server:
         over(server, scenario)
         assert server.at_rest()

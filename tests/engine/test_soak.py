@@ -158,7 +158,7 @@ def spread(spans):
 @pytest.mark.proof(6)
 def test_a_busy_server_says_no_wrong_token_and_loses_nothing(tmp_path, monkeypatch):
     torch.set_num_threads(1)
-    with serving(random_decoder(0), store=tmp_path, engine=ROOM, request_s=STUCK_S, max_waiting=24) as server:
+    with serving(random_decoder(0), store=tmp_path, engine=ROOM, silence_s=STUCK_S, max_waiting=24) as server:
         engine = server.service.engine
         soak, witness = Soak(server, tmp_path), Witness(monkeypatch, engine)
         asyncio.run(soak.run())

@@ -48,6 +48,8 @@ class Reply:
     """The connection breaks after so many events of a stream."""
     stall_s: float = 0.0
     """Silence before the answer's first byte, or before the place where it would be dropped."""
+    pace_s: float = 0.0
+    """Silence after each event of a stream."""
     ids: Sequence[str] | None = None
     """The calls' ids, instead of call_1, call_2, … counted over the whole script."""
     indexed: bool = True
@@ -152,7 +154,7 @@ class ScriptedServer:
         kept = events if reply.drop_after is None else events[: reply.drop_after]
         for event in kept:
             yield event if isinstance(event, str) else _event(event)
-            await asyncio.sleep(0)  # each event is a write of its own
+            await asyncio.sleep(reply.pace_s)  # each event is a write of its own
         if reply.drop_after is not None:
             await asyncio.sleep(reply.stall_s)
             raise ConnectionError("dropped by the script")

@@ -346,6 +346,9 @@ def test_every_wait_has_a_deadline_that_says_what_for() -> None:
     whole = r"waited 1.[45] s for .* to write a message: status 503"
     refused(lambda _: Reply(status=503, headers={"retry-after": "0"}, stall_s=0.1), DeadlineExceeded, whole,
             patience=Timeouts(message_s=1.5), attempts=1000)  # fmt: skip
+    slow = Reply("An answer that flows is never late.", piece=1, pace_s=0.1)  # longer than the deadline, all in all
+    [said], _, _ = asked([slow], patience=Timeouts(message_s=2.5))
+    assert said.text == slow.text
     pause = [Reply(status=429, headers={"retry-after": "3600"})]  # refused without waiting: a test has less time
     refused(pause, DeadlineExceeded, "asks for a pause of 3600 s", patience=Timeouts(message_s=3000))
 

@@ -104,7 +104,9 @@ def test_stream_json_and_permissions(here: Setting, capsys: pytest.CaptureFixtur
                 server, "Go.", "--output-format", "stream-json", "--allow", "run(cat *)", "--allow", "run(echo *)"
             )
         )
-    told = lines(capsys.readouterr().out)
+    shown = lines(capsys.readouterr().out)
+    assert "".join(line["content"] for line in shown if line.get("delta")) == "Done."
+    told = [line for line in shown if not line.get("delta")]
     assert code == 43 and [line["type"] for line in told] == [
         "init", "message", *["message", "tool_use", "tool_result"] * 3, "message", "result", "error",
     ]  # fmt: skip
@@ -184,6 +186,18 @@ def test_an_endpoint_that_refuses_is_an_error_in_json(here: Setting, capsys: pyt
     assert told["type"] == "error" and told["exit_code"] == 1 and told["message"]
 
 
+def test_what_had_come_of_an_answer_that_failed_is_shown(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = [Reply("Half of it is here already.", drop_after=3)]
+    once = ["--set", "endpoint.attempts=1"]
+    with ScriptedServer(broken) as server:
+        assert main(here.arguments(server, "x", "--json", *once)) == 1
+    [told] = lines(capsys.readouterr().out)
+    assert told["type"] == "error" and told["partial"].startswith("Half")
+    with ScriptedServer(broken) as server:
+        assert main(here.arguments(server, "x", *once)) == 1
+    assert capsys.readouterr().out.startswith("Half")
+
+
 def test_killed_in_the_middle_of_a_command(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     command = "echo started >> ledger; sleep 30; echo ended >> ledger"
     script = [Reply("", [("run_terminal_cmd", {"command": command})]), Reply("I looked. Done.")]
@@ -196,7 +210,8 @@ def test_killed_in_the_middle_of_a_command(here: Setting, capsys: pytest.Capture
             env=dict(os.environ),
         )
         try:
-            first = lines("".join(next(child.stdout) for _ in range(4)))
+            whole = (line for line in child.stdout if not json.loads(line).get("delta"))
+            first = lines("".join(next(whole) for _ in range(4)))
             assert [line["type"] for line in first] == ["init", "message", "message", "tool_use"]
             until = 100
             while not (here.project / "ledger").exists() and until:

@@ -75,6 +75,7 @@ class Messages:
             tool_choice=choice_of(chosen),
             parallel=chosen is None or not chosen.disable_parallel_tool_use,
             max_tokens=body.max_tokens,
+            strict=[tool.name for tool in functions_of(body.tools or ()) if tool.strict],
             cut_to_context=True,  # as theirs has it; clients ask for 32,000 tokens whatever the model
             shape=None if body.output_config is None else body.output_config.format,
         )

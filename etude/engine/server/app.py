@@ -22,6 +22,7 @@ from etude.engine.server.anthropic import Messages
 from etude.engine.server.chat import Chat
 from etude.engine.server.completions import Completions
 from etude.engine.server.control import Control
+from etude.engine.server.embeddings import EMBEDDINGS
 from etude.engine.server.errors import answer_of
 from etude.engine.server.generate import Generate
 from etude.engine.server.lending import LendingConfig
@@ -86,7 +87,7 @@ def application(service: Service, config: ServeConfig, token: str) -> Starlette:
     loans = Loans(service, config.expert_format, config.weight_store, config.subscriber)
     rooms = (*asked, Control(service), loans)
     routes = [route for room in rooms for route in routes_of(room, others=("/v1/",))]
-    routes.append(served(openapi()))
+    routes += [served(openapi()), EMBEDDINGS]
     known = {route.path for route in routes}
 
     def refused(request: Request, answer: Answer) -> None:

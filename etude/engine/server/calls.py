@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from etude.engine.server.tool_schemas import completed
 from etude.harness.protocol import CallParser, Draft, Item, Text
 from etude.harness.schema import ToolCall, ToolSchema, read_value
 
@@ -75,7 +76,7 @@ class CallStream:
         if isinstance(item, Text):
             return [Words(item.text)]
         if isinstance(item, ToolCall):
-            whole = json.dumps(dict(item.arguments), ensure_ascii=False)
+            whole = json.dumps(completed(self._tools[item.name], item.arguments), ensure_ascii=False)
             return [self._piece(item.name, whole[self._next.length :], complete=True)]
         self.malformed += 1
         if self._next.length:

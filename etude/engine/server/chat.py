@@ -59,6 +59,7 @@ class Chat:
             top_logprobs=body.top_logprobs or 0,
             prompt_logprobs=body.prompt_logprobs,
             shape=body.response_format,
+            strict=[tool.function.name for tool in body.tools or () if tool.function.strict],
         )
 
 

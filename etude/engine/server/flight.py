@@ -17,6 +17,7 @@ from typing import Literal
 from etude.engine.running import Constraint, SampledToken
 from etude.engine.server.text import TextStream
 from etude.engine.torch_engine import TorchEngine
+from etude.errors import DeadlineExceeded
 from etude.harness.sampler import Completion, SampleRequest
 
 Finish = Literal["stop", "length", "abort"]
@@ -102,9 +103,15 @@ class Flight:
             await asyncio.wait(self._tasks)
 
     async def finished(self) -> list[Choice]:
-        """Wait until all choices have ended."""
-        async for _ in self.pieces():
-            pass
+        """Wait until all choices have ended. Where a deadline passed, those that had begun end with what they have."""
+        try:
+            async for _ in self.pieces():
+                pass
+        except DeadlineExceeded:
+            if not any(choice.tokens for choice in self.choices):
+                raise
+            for choice in self.choices:
+                choice.finish = choice.finish or "abort"
         return self.choices
 
     def abort(self) -> None:

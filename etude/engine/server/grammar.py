@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-from etude.engine.server.call_grammar import call_grammar, json_rule
-from etude.engine.server.errors import bad
+from etude.engine.server.call_grammar import call_grammar, free_call_grammar, json_rule
+from etude.engine.server.errors import ApiError, bad
+from etude.engine.server.tool_schemas import Unenforceable
 from etude.errors import InvalidRequest
 from etude.harness.schema import ToolSchema
 from etude.models.chat import ChatRenderer
@@ -40,7 +41,25 @@ class Grammars:
 
     def of_calls(self, tools: Sequence[ToolSchema], several: bool, where: str) -> Callable[[], Constrained]:
         """The same, for a message that is nothing but calls of these tools: one, or `several`."""
-        return self._compiled(call_grammar(tools, several), where)
+        return self._of_tools(tools, lambda: call_grammar(tools, several), where)
+
+    def of_free_calls(
+        self, tools: Sequence[ToolSchema], strict: Sequence[ToolSchema], several: bool, where: str
+    ) -> Callable[[], Constrained]:
+        """The same, for a message that need not call a tool; calls of those that are `strict` fit their schemas."""
+        return self._of_tools(strict, lambda: free_call_grammar(tools, strict, several), where)
+
+    def _of_tools(self, held: Sequence[ToolSchema], lark: Callable[[], str], where: str) -> Callable[[], Constrained]:
+        """Blames the tool of `held` that no grammar can hold to its schema."""
+        try:
+            return self._compiled(lark(), where)
+        except (ApiError, Unenforceable):
+            for tool in held:
+                try:
+                    self._compiled(call_grammar([tool], several=False), where)
+                except (ApiError, Unenforceable) as error:
+                    raise bad(where, f"{tool.name} cannot be enforced: {error}") from None
+            raise
 
     def _compiled(self, lark: str, where: str) -> Callable[[], Constrained]:
         if self._tokenizer is None:

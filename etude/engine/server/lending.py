@@ -127,7 +127,7 @@ class Lending:
 
     async def for_users(self) -> None:
         """Wait until the engine serves users. Raises what makes it impossible."""
-        deadline_s = self.engine.config.request_s
+        deadline_s = self.engine.config.silence_s
         try:
             async with asyncio.timeout(deadline_s):
                 await self._back.wait()

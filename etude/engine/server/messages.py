@@ -7,7 +7,7 @@ to be, when it ends, how it is read, and what is remembered of it. The routes ow
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -124,20 +124,25 @@ def ask(
     top_logprobs: int = 0,
     prompt_logprobs: int | None = None,
     shape: Shape = None,
+    strict: Collection[str] = (),
     cut_to_context: bool = False,
 ) -> Asked:
     """Render and check. Raises ApiError, ContextOverflow or InvalidRequest.
 
-    `cut_to_context` lets an answer end with the context where `max_tokens` reaches beyond it.
+    Calls of the tools named in `strict` fit their schemas. `cut_to_context` lets an answer end with the context where
+    `max_tokens` reaches beyond it.
     """
     ids, tools, required = prompt_of(service, turns, tools, tool_choice)
     constraint = constraint_of(service, body, shape)
     if constraint is not None and tools:
         raise bad("tools", "an answer that must be JSON can call none; leave out the tools or the response format")
+    held = [tool for tool in tools if tool.name in strict]
+    if (required or held) and body.ignore_eos:
+        raise bad("ignore_eos", "a message whose calls are held to a grammar ends where its calls end")
     if required:
-        if body.ignore_eos:
-            raise bad("ignore_eos", "a message that must call a tool ends where its calls end")
         constraint = service.grammars.of_calls(required, parallel, "tools")
+    elif held:
+        constraint = service.grammars.of_free_calls(tools, held, parallel, "tools")
     if cut_to_context and max_tokens is not None:
         max_tokens = min(max_tokens, max(service.engine.max_context - len(ids), 1))
     ends = None if parallel or not tools else lambda: _first_call(tools)

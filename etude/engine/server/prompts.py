@@ -13,20 +13,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
-from etude.engine.server.bodies import (
-    Content,
-    FlatTool,
-    Function,
-    ItemCall,
-    ItemMessage,
-    ItemResult,
-    ItemThought,
-)
+from etude.engine.server.bodies import Content, Function
 from etude.engine.server.bodies import Message as MessageBody
 from etude.engine.server.errors import bad
+from etude.engine.server.response_bodies import ItemCall, ItemMessage, ItemResult, ItemThought
+from etude.engine.server.tool_schemas import kind_in, may_be_null
 from etude.engine.server.turns import Turns
 from etude.harness.prompt import PERSONA, explained_prompt, render_calls, render_results, system_prompt
-from etude.harness.schema import Parameter, ToolSchema, kind_of
+from etude.harness.schema import Parameter, ToolSchema
 from etude.harness.tools import TOOLS
 from etude.models.chat import ChatRenderer
 from etude.models.chat_template import Message
@@ -91,7 +85,10 @@ def _written(turn: Turn) -> str:
     if not turn.calls:
         return turn.text
     between = "" if not turn.text or turn.text.endswith("\n") else "\n"
-    calls = [(name, {key: _value(value) for key, value in arguments.items()}) for name, arguments in turn.calls]
+    calls = [
+        (name, {key: _value(value) for key, value in arguments.items() if value is not None})
+        for name, arguments in turn.calls
+    ]
     return turn.text + between + render_calls(calls)
 
 
@@ -164,7 +161,7 @@ def _arguments(where: str, text: str) -> dict[str, Any]:
     return said
 
 
-def tools_of(functions: Sequence[Function | FlatTool], where: str) -> list[ToolSchema]:
+def tools_of(functions: Sequence[Function], where: str) -> list[ToolSchema]:
     """The tools of a request as the harness knows tools; Etude's own, where they are just those."""
     tools = [_tool(function, f"{where}.{number}") for number, function in enumerate(functions)]
     names = [tool.name for tool in tools]
@@ -174,7 +171,7 @@ def tools_of(functions: Sequence[Function | FlatTool], where: str) -> list[ToolS
     return tools
 
 
-def _tool(function: Function | FlatTool, where: str) -> ToolSchema:
+def _tool(function: Function, where: str) -> ToolSchema:
     own = _OWN.get(function.name)
     if own is not None and own.json_schema()["parameters"] == function.parameters:
         return own
@@ -188,5 +185,7 @@ def _tool(function: Function | FlatTool, where: str) -> ToolSchema:
             raise bad(f"{where}.parameters.properties", f"{name[:40]!r} must name a parameter and hold its schema")
         description = schema.get("description", "")
         described = description if isinstance(description, str) else ""
-        parameters.append(Parameter(name, described, kind_of(schema), name in required))
-    return ToolSchema(function.name, function.description or "", tuple(parameters))
+        needed = name in required and not may_be_null(schema, given)
+        parameters.append(Parameter(name, described, kind_in(schema, given), needed))
+    declared = {"type": "object", **given}
+    return ToolSchema(function.name, function.description or "", tuple(parameters), declared=declared)

@@ -16,16 +16,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from etude.engine.server.bodies import (
-    FlatTool,
-    HostedTool,
-    NamedFlatTool,
-    Namespace,
-    ResponsesBody,
-    ResponseText,
-    named_functions,
-    parse_body,
-)
+from etude.engine.server.bodies import NamedFlatTool, parse_body
 from etude.engine.server.calls import Event
 from etude.engine.server.errors import error_object
 from etude.engine.server.flight import Choice, Flight
@@ -33,6 +24,14 @@ from etude.engine.server.http import event
 from etude.engine.server.items import Items
 from etude.engine.server.messages import Asked, ask, said_by, serve
 from etude.engine.server.prompts import tools_of, turns_of_items
+from etude.engine.server.response_bodies import (
+    FlatTool,
+    HostedTool,
+    Namespace,
+    ResponsesBody,
+    ResponseText,
+    named_functions,
+)
 from etude.engine.server.service import Service
 from etude.engine.server.shape import extras, usage
 from etude.errors import EtudeError
@@ -66,6 +65,7 @@ class Responses:
             tool_choice=body.tool_choice,
             parallel=body.parallel_tool_calls,
             max_tokens=body.max_output_tokens,
+            strict=[name for name, tool in named.items() if tool.strict],
             shape=None if body.text is None else body.text.format,
         )
 

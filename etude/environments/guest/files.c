@@ -9,13 +9,14 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-/* Opens a regular file; returns -1 with errno set as open() would, EACCES for anything that is not a file. */
-/* Links are followed as a command would follow them, but none of /proc's: they mean another place for us. */
+/* Opens a regular file; returns -1 with errno set as open() would, EACCES for anything that is not a file. Links are
+ * followed as a command would follow them, but none of /proc's: they mean another place for us. The guard of a workspace
+ * decides about open(), and lets our openat2 pass. */
 static int open_regular(const char *path, int flags) {
     struct stat info;
     struct open_how how = {.flags = flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, .resolve = RESOLVE_NO_MAGICLINKS};
     how.mode = flags & O_CREAT ? 0644 : 0;
-    int fd = syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
+    int fd = guarding() ? open(path, how.flags, 0644) : (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
     if (fd < 0) {
         if (errno == ENXIO)
             errno = EACCES;

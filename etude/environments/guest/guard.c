@@ -293,6 +293,13 @@ static int begin(const char *rules, size_t size) {
     return try_it();
 }
 
+bool guarding(void) {
+    pthread_mutex_lock(&lock);
+    bool begun_by_now = listener >= 0;
+    pthread_mutex_unlock(&lock);
+    return begun_by_now;
+}
+
 void guard(const struct request *request) {
     int status = request->size ? begin(request->body, request->size) : 0;
     pthread_mutex_lock(&lock);

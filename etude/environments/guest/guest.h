@@ -68,8 +68,10 @@ void pack(const struct request *request);
 void remove_path(const struct request *request);
 int make_parents(const char *path); /* of this path; 0 or an errno */
 
-/* guard.c: begins to guard the names of a workspace; what it refused since it was last asked, in words, 0 when nothing. */
+/* guard.c: begins to guard the names of a workspace; whether it does; what it refused since it was last asked, in words,
+ * 0 when nothing. */
 void guard(const struct request *request);
+bool guarding(void);
 size_t guard_says(pid_t leader, char *text, size_t size);
 
 /* processes.c: what runs here. */

@@ -40,7 +40,7 @@ class Timeouts:
     silence_s: float = 180.0
     """Longest silence of a server that has been asked, before its first word or between two: some think that long."""
     message_s: float = 900.0
-    """For a whole message, with every attempt at it."""
+    """For all attempts at a message, counted anew from each event: an answer may take as long as it will."""
 
 
 TIMEOUTS = Timeouts()
@@ -78,7 +78,7 @@ class Wire:
                 while True:
                     attempt += 1
                     try:
-                        return await self._attempt(path, body, reader(), request_id)
+                        return await self._attempt(path, body, reader(), request_id, deadline)
                     except RetryableError as failed:
                         last = str(failed)
                         if attempt == self._attempts(failed):
@@ -100,7 +100,9 @@ class Wire:
 
     # --- one attempt --------------------------------------------------------------------------------------------------
 
-    async def _attempt(self, path: str, body: bytes, reader: Reader, request_id: str) -> Completion:
+    async def _attempt(
+        self, path: str, body: bytes, reader: Reader, request_id: str, deadline: asyncio.Timeout
+    ) -> Completion:
         """Raises RetryableError where another may help."""
         try:
             async with self._http.stream(
@@ -117,7 +119,7 @@ class Wire:
                 if not response.is_success:
                     await self._refused(path, response)
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
-                    await self._read_events(response, reader)
+                    await self._read_events(response, reader, deadline)
                 else:
                     self._read_whole(await response.aread(), reader, path)
             return reader.completion()
@@ -129,14 +131,15 @@ class Wire:
         except httpx2.TransportError as error:
             raise RetryableError(f"{type(error).__name__}: {error}", unreached=not self._reached) from None
 
-    async def _read_events(self, response: httpx2.Response, reader: Reader) -> None:
-        count = 0
+    async def _read_events(self, response: httpx2.Response, reader: Reader, deadline: asyncio.Timeout) -> None:
+        count, now = 0, asyncio.get_running_loop().time
         try:
             async for event in httpx2.EventSource(response, _EVENT_MAX):
                 if event.data.strip() == _DONE:
                     break
                 if event.data:
                     count += 1
+                    deadline.reschedule(now() + self._message_s)
                     reader.event(_object(event.data))
         except httpx2.TransportError:
             if not reader.complete:  # else all that is missing is the farewell
