@@ -179,9 +179,7 @@ async def open_agent(
         sandbox = await open_workspace(directory, view)
         stack.push_async_callback(sandbox.destroy)
         gate = Gate(_judge(permissions, directory, view, allow, sandbox), ask, partial(remember, project))
-        mcp = await stack.enter_async_context(McpTools(config.mcp, directory))
-        for server, why in mcp.failed.items():
-            _log.warning("an MCP server lacks tools", server=server, why=why)
+        mcp = _said(await stack.enter_async_context(McpTools(config.mcp, directory)))
         harness = config.summarised
         around = await asyncio.to_thread(surroundings, directory, config) if config.surroundings else ""
         guard = SecretGuard(Redactor(known_secrets(os.environ), store.key(name)))
@@ -203,6 +201,12 @@ async def open_agent(
         agent.lacking = mcp.failed
         agent.use_model(config.endpoint.model)
         yield agent
+
+
+def _said(mcp: McpTools) -> McpTools:
+    for server, why in mcp.failed.items():
+        _log.warning("an MCP server lacks tools", server=server, why=why)
+    return mcp
 
 
 def _begin(session: Session, name: str, directory: Path, model: str) -> None:
