@@ -32,7 +32,7 @@ NEEDS = {
     r"^etude train (?!.*--explain)|^etude (pretrain|plan|play)": "minutes",
     r"^etude runs|^etude bench|^etude weights (?!keygen)|^etude sessions export": "a run or a session of yours",
     r"^etude tasks (mine|import|adopt|pack|unpack|validate)": "a repository or tasks of yours",
-    r"^etude tasks generate (~|--kind)": "a repository of yours, or PostgreSQL in sandboxes",
+    r"^etude tasks generate (~|shop|--kind)": "a repository of yours, or PostgreSQL in sandboxes",
     r"^etude images": "root, and what an image is made of",
     r"^etude environments (burst|doctor$)": "a server, or a backend's own programs",
 }
@@ -87,7 +87,7 @@ def check(line: str, whole: bool) -> None:
 
 
 def _etude(words: list[str], whole: bool) -> str:
-    if not words or words[0].startswith("-") or words[0] == "COMMAND":
+    if not words or words[0].startswith("-") or words[0] in ("COMMAND", "…"):
         return ""
     if words[0] not in COMMANDS:
         return f"there is no command {words[0]}"
