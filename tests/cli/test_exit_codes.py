@@ -1,6 +1,7 @@
 """Every command ends with the codes of `Exit`: the same fault, the same code."""
 
 import ast
+import re
 import shlex
 from pathlib import Path
 
@@ -85,3 +86,9 @@ def test_no_other_number_is_returned_by_a_command():
         numbers = [each.value for each in returned if isinstance(each, ast.Constant) and isinstance(each.value, int)]
         assert set(numbers) <= {Exit.DONE, Exit.FAILED}, file
     assert set(headless.EXIT.values()) <= set(Exit)
+
+
+def test_the_page_of_the_agent_has_the_same_codes():
+    page = (ROOT / "docs/agent.md").read_text()
+    codes = [int(code) for code in re.findall(r"^\| (\d+) \| ", page, re.M)]
+    assert codes == [code for code in Exit if code != Exit.CRASHED]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from debian_packages import program
+from proofs import one_of_each
 
 from etude.cli.completion import SHELLS
 from etude.cli.examples import EXAMPLES
@@ -51,16 +52,6 @@ def test_the_command_shows_it(words, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == f"example: {EXAMPLES[' '.join(['etude', *words])]}"
 
 
-@pytest.fixture(params=SHELLS)
-def script(request, tmp_path, capsys):
-    """A shell, and the script that the command prints for it, in a directory with a recipe."""
-    assert main(["completion", request.param]) == 0
-    file = tmp_path / ("_etude" if request.param == "zsh" else "etude")
-    file.write_text(capsys.readouterr().out)
-    (tmp_path / "quick.toml").write_text("")
-    return request.param, file
-
-
 TYPED = {
     "etude ta": "etude tasks",
     "etude tasks mi": "etude tasks mine",
@@ -70,8 +61,13 @@ TYPED = {
 }
 
 
-def test_a_shell_completes(script):
-    shell, file = script
+@pytest.mark.parametrize("shell", one_of_each(20, SHELLS))
+def test_a_shell_completes(shell, tmp_path, capsys):
+    """A real shell, with the script that the command prints for it, in a directory with a recipe."""
+    assert main(["completion", shell]) == 0
+    file = tmp_path / ("_etude" if shell == "zsh" else "etude")
+    file.write_text(capsys.readouterr().out)
+    (tmp_path / "quick.toml").write_text("")
     program(shell, shell)
     if shell == "fish":
         for typed, wanted in TYPED.items():
