@@ -43,6 +43,9 @@ from etude.harness.session import Session
 from etude.harness.state import Stop
 from etude.harness.store import SessionStore
 from etude.product.config import AgentConfig, config_file
+from etude.product.hooks import Hooks
+from etude.product.images import Images
+from etude.product.own_commands import expanded
 from etude.product.surroundings import surroundings
 from etude.product.toolbox import Toolbox
 from etude.product.tracing import spans_of, watched
@@ -84,9 +87,10 @@ class Agent:
         return self._at_work is not None
 
     async def play(self, prompt: str | None) -> Ended:
-        """Play a prompt to its end; None goes on where the log ends. What was done before a `cancel` stays done, and
-        stands in the log: the next prompt, or `play(None)`, goes on from there. Raises what `Session` raises."""
-        ended = await self._work(self.session.resume() if prompt is None else self.session.prompt(prompt))
+        """Play a prompt to its end, a slash command of the user's own as what it stands for; None goes on where the log
+        ends. What was done before a `cancel` stays done, and stands in the log: the next prompt, or `play(None)`, goes
+        on from there. Raises what `Session` raises."""
+        ended = await self._work(self.session.resume() if prompt is None else self.session.prompt(expanded(prompt)))
         return "cancelled" if ended is None else ended
 
     async def compact(self) -> bool:
@@ -183,10 +187,11 @@ async def open_agent(
         harness = config.summarised
         around = await asyncio.to_thread(surroundings, directory, config) if config.surroundings else ""
         guard = SecretGuard(Redactor(known_secrets(os.environ), store.key(name)))
-        tools = Toolbox(harness.chosen(), mcp, gate, guard)
+        images, hooks = Images(config.images), Hooks(config.hooks, name, directory)
+        tools = Toolbox(images.shown_by(harness.chosen()), mcp, gate, guard, hooks)
         session = Session(
             sandbox,
-            EndpointDialogue(endpoint, tools.known, session_id=name, on_delta=on_delta),
+            EndpointDialogue(endpoint, tools.known, session_id=name, on_delta=on_delta, image=images.get),
             harness,
             config.limits,
             EventLog(on_event, journal),
@@ -200,7 +205,13 @@ async def open_agent(
         agent = Agent(name, directory, session, endpoint, gate, ledger, spans)
         agent.lacking = mcp.failed
         agent.use_model(config.endpoint.model)
+        stack.push_async_callback(_left, hooks, session)
         yield agent
+
+
+async def _left(hooks: Hooks, session: Session) -> None:
+    if session.state.prompts:
+        await hooks.end(session.state.stop)
 
 
 def _said(mcp: McpTools) -> McpTools:
