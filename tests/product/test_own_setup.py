@@ -169,9 +169,7 @@ def test_a_repositorys_hooks_are_not_run(root: Path) -> None:
         f'[[hooks]]\non = "{on}"\nrun = "{command}"' for on in ("before_tool", "after_tool", "session_end")
     )
     event = [{"matcher": "*", "hooks": [{"type": "command", "command": command}]}]
-    theirs = json.dumps(
-        {"hooks": {name: event for name in ("PreToolUse", "PostToolUse", "SessionEnd", "SessionStart")}}
-    )
+    theirs = json.dumps({"hooks": dict.fromkeys(("PreToolUse", "PostToolUse", "SessionEnd", "SessionStart"), event)})
     files = {
         "agent.toml": ours, ".etude/agent.toml": ours, "etude/agent.toml": ours, ".config/etude/agent.toml": ours,
         ".claude/settings.json": theirs, ".codex/hooks.json": theirs, ".cursor/hooks.json": theirs,
