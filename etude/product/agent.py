@@ -76,6 +76,8 @@ class Agent:
     ) -> None:
         self.id, self.directory, self.session, self.endpoint, self.gate = id, directory, session, endpoint, gate
         self.ledger, self.spans = ledger, spans
+        self.hooks_run: Mapping[str, int] = {}
+        """The user's hooks, and how often each was run."""
         self.lacking: Mapping[str, str] = {}
         """MCP servers that have not all the tools they should have, and why."""
         self._at_work: asyncio.Task[Any] | None = None
@@ -168,8 +170,7 @@ async def open_agent(
     of a worktree that is there for a session only are those of the project it is of, and no snapshots of it are kept.
     """
     directory, project = directory.resolve(), (worktree_of or directory).resolve()
-    if session_id is not None and (there := store.workspace(session_id)) != directory:
-        raise ConfigError(f"session {session_id} works in {there}, not in {directory}; go on with it there")
+    _check_place(store, session_id, directory)
     async with contextlib.AsyncExitStack() as stack:
         name = session_id or store.new_id()
         journal = stack.enter_context(store.open(name, new=session_id is None))
@@ -203,10 +204,15 @@ async def open_agent(
         )
         _begin(session, name, directory, config.endpoint.model)
         agent = Agent(name, directory, session, endpoint, gate, ledger, spans)
-        agent.lacking = mcp.failed
+        agent.lacking, agent.hooks_run = mcp.failed, hooks.counts
         agent.use_model(config.endpoint.model)
         stack.push_async_callback(_left, hooks, session)
         yield agent
+
+
+def _check_place(store: SessionStore, session_id: str | None, directory: Path) -> None:
+    if session_id is not None and (there := store.workspace(session_id)) != directory:
+        raise ConfigError(f"session {session_id} works in {there}, not in {directory}; go on with it there")
 
 
 async def _left(hooks: Hooks, session: Session) -> None:

@@ -129,6 +129,7 @@ def _result(agent: Agent, stop: Stop) -> dict[str, Any]:
             for each in agent.gate.unasked
         ],
         "wanting": list(agent.gate.missing_rules),
+        **({"hooks": dict(agent.hooks_run)} if agent.hooks_run else {}),
         **({"spans": dict(agent.spans.ended)} if agent.spans is not None else {}),
     }
 

@@ -19,6 +19,7 @@ import json
 import os
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -56,12 +57,13 @@ class HookConfig(Config):
 
 
 class Hooks:
-    """Those of one session. `counts` says how often each was run."""
+    """Those of one session."""
 
     def __init__(self, configs: Sequence[HookConfig], session_id: str, directory: Path) -> None:
         self._configs, self._directory = configs, directory
         self._about = {"session_id": session_id, "cwd": str(directory)}
-        self.counts = dict.fromkeys((config.run for config in configs), 0)
+        self.counts: Counter[str] = Counter()
+        """How often each was run."""
 
     def check(self, known: Mapping[str, Tool]) -> None:
         """Raises ConfigError for a hook on a tool that there is not: a guard must not be off by a slip of the pen."""
