@@ -82,7 +82,8 @@ def replies() -> Iterator[Reply]:
         prompt_tokens=3080, cached_tokens=2688, completion_tokens=38,
     )  # fmt: skip
     yield Reply(
-        "Both tests pass:\n\n```python\nassert parse(\"XIV\") == 14  # 16 before\n```\nThe rule is now in one place:\n\n"
+        'Both tests pass:\n\n```python\nassert parse("XIV") == 14  # 16 before\n```\n'
+        "The rule is now in one place:\n\n"
         "- a numeral **smaller than the next** is subtracted, as the `I` of XIV;\n"
         "- every other one is added, and so is the last.",
         [todos("completed", "completed")], prompt_tokens=3350, cached_tokens=3072, completion_tokens=84,
