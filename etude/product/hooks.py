@@ -118,7 +118,7 @@ class Hooks:
         env |= {"ETUDE_FILE": str(file)} if file is not None else {}
         # files and no pipes: what a hook leaves running would hold those open
         with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as said:
-            told.write(json.dumps({"event": hook.on, **self._about, **about}).encode())
+            told.write(json.dumps({"event": hook.on, **self._about, **about}).encode() + b"\n")
             told.seek(0)
             process = await asyncio.create_subprocess_exec(
                 "/bin/sh", "-c", hook.run, stdin=told, stdout=said, stderr=said, cwd=Path.home(), env=env,

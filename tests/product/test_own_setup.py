@@ -105,7 +105,7 @@ run = 'grep -q forbidden && {{ echo "no such words here"; exit 1; }} || true'
 [[hooks]]
 on = "after_tool"
 tools = ["write_file"]
-run = 'cat >> {log}; echo >> {log}; test "$(head -c 3 "$ETUDE_FILE")" = "ok " || {{ echo it begins oddly; exit 3; }}'
+run = 'cat >> {log}; test "$(head -c 3 "$ETUDE_FILE")" = "ok " || {{ echo it begins oddly; exit 3; }}'
 
 [[hooks]]
 on = "session_end"
