@@ -8,16 +8,19 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from scripted_openai import Reply, ScriptedServer
 
-from etude.config import load_recipe
+from etude.config import parse
 from etude.errors import ConfigError
 from etude.harness.store import SessionStore
+from etude.harness.tools import TOOLSETS, ToolConfig
+from etude.harness.tools.base import ToolError
 from etude.product.agent import Agent, open_agent
-from etude.product.config import AgentConfig, load_agent
+from etude.product.config import load_agent
+from etude.product.hooks import HookConfig, Hooks
 from etude.product.own_commands import expanded, own_commands
 from etude.records import Event
 
@@ -148,9 +151,18 @@ timeout_s = 0.5
 def test_no_link_leads_a_hook_out_of_the_workspace(root: Path) -> None:
     (root / "outside.py").write_text("mine\n")
     (root / "project" / "a.py").symlink_to(root / "outside.py")
-    hooks = '[[hooks]]\non = "before_tool"\nrun = \'echo "file: $ETUDE_FILE"; exit 1\'\n'
-    [said] = results(played(root, [Reply("", [("read_file", {"path": "a.py"})]), Reply("Done.")], "Go.", hooks=hooks))
-    assert said.rstrip().endswith("file:")
+    (root / "project" / "b.py").write_text("")
+    tool = {"read_file": TOOLSETS["small"][0]}
+    hook = HookConfig(on="before_tool", run='echo "file: $ETUDE_FILE"; exit 1')
+    told = Hooks([hook], "s", root / "project").guard(tool)["read_file"]
+
+    def said(path: str) -> str:
+        with pytest.raises(ToolError) as refused:
+            asyncio.run(told.run(cast(Any, None), ToolConfig(), {"path": path}))
+        return str(refused.value).rpartition("file:")[2].strip()
+
+    assert said("b.py") == said("/workspace/b.py") == str(root / "project" / "b.py")
+    assert said("a.py") == said("../outside.py") == said(str(root / "outside.py")) == ""
 
 
 def test_a_hook_on_a_tool_that_is_none_is_refused(root: Path) -> None:
@@ -158,7 +170,7 @@ def test_a_hook_on_a_tool_that_is_none_is_refused(root: Path) -> None:
     with pytest.raises(ConfigError, match="there is no tool 'write_fiel'"):
         played(root, [], hooks=hooks)
     with pytest.raises(ConfigError, match="tools has no effect at a session's end"):
-        load_recipe(None, AgentConfig, ["hooks=[{on='session_end', run='x', tools=['grep']}]"])
+        parse({"on": "session_end", "run": "x", "tools": ["grep"]}, HookConfig, "here")
 
 
 def test_a_repositorys_hooks_are_not_run(root: Path) -> None:
