@@ -152,7 +152,7 @@ def test_no_link_leads_a_hook_out_of_the_workspace(root: Path) -> None:
     (root / "outside.py").write_text("mine\n")
     (root / "project" / "a.py").symlink_to(root / "outside.py")
     (root / "project" / "b.py").write_text("")
-    tool = {"read_file": TOOLSETS["small"][0]}
+    tool = {tool.name: tool for tool in TOOLSETS["agent"]}
     hook = HookConfig(on="before_tool", run='echo "file: $ETUDE_FILE"; exit 1')
     told = Hooks([hook], "s", root / "project").guard(tool)["read_file"]
 
@@ -169,7 +169,7 @@ def test_a_hook_on_a_tool_that_is_none_is_refused(root: Path) -> None:
     hooks = '[[hooks]]\non = "before_tool"\ntools = ["write_fiel"]\nrun = "false"\n'
     with pytest.raises(ConfigError, match="there is no tool 'write_fiel'"):
         played(root, [], hooks=hooks)
-    with pytest.raises(ConfigError, match="tools has no effect at a session's end"):
+    with pytest.raises(ConfigError, match="tools: has no effect at a session's end"):
         parse({"on": "session_end", "run": "x", "tools": ["grep"]}, HookConfig, "here")
 
 
