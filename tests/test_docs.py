@@ -209,6 +209,32 @@ def test_the_glossary_lists_every_seam():
     assert owned == set(said.split(", ")) == {"engine", "sandbox", "object store", "dialogue"}
 
 
+def compared() -> list[list[str]]:
+    """The cells of the agent's table beside other agents, a row a capability."""
+    [section] = re.findall(
+        r"^## Beside other agents\n(.*?)(?=^## |\Z)", (ROOT / "docs/agent.md").read_text(), re.M | re.S
+    )
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def test_the_agent_is_compared_and_each_yes_has_its_test():
+    """And each no its reason. A test that is named is one that pytest would find there."""
+    head, *rows = compared()
+    assert head == ["", "Etude", "Claude Code", "Codex", "opencode", "aider", "test"] and len(rows) >= 40
+    assert len({row[0] for row in rows}) == len(rows)
+    for name, ours, *peers, test in rows:
+        assert len(peers) == 4, name
+        if re.match(r"no\b", ours):
+            assert re.match(r"no(, |: )\S", ours) and not test, f"{name}: say why not"
+            continue
+        assert re.match(r"yes\b", ours), name
+        file, _, function = test.strip("`").partition("::")
+        tree = ast.parse((ROOT / file).read_text())
+        found = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert function.startswith("test_") and function in found, (name, test)
+
+
 def switches():
     """Every key of the algorithm, as a recipe has it, with its config and field."""
     tables = {"loss": LossConfig, "advantages": AdvantageConfig, "credit": CreditConfig}

@@ -115,7 +115,7 @@ async def _invent(options: argparse.Namespace) -> int:
     for task in tasks:
         write_task(task, options.out / task.id)
     written = [str(options.out / task.id) for task in tasks]
-    say(json.dumps(written) if options.json else "\n".join(written))
+    say(json.dumps({"tasks": written}) if options.json else "\n".join(written))
     return 0
 
 

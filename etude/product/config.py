@@ -23,6 +23,7 @@ from etude.harness.cost import Price
 from etude.harness.endpoint import EndpointConfig
 from etude.harness.fleet import FleetConfig, RankingConfig
 from etude.harness.mcp import McpConfig
+from etude.product.hooks import HookConfig
 from etude.records import Limits
 
 
@@ -32,6 +33,8 @@ class AgentConfig(Config):
     endpoint: EndpointConfig
     context_tokens: int = Field(128_000, ge=4096)
     """The model's context. A session is summarised when it has used four fifths of it."""
+    images: bool = False
+    """Whether the model sees images: `read_file` then shows it PNG, JPEG, GIF and WebP files."""
     max_turns: int = Field(200, ge=1)
     """Of one prompt."""
     max_sampled_tokens: int = Field(5_000_000, ge=1)
@@ -50,6 +53,8 @@ class AgentConfig(Config):
     deadlines: DeadlineConfig = DeadlineConfig()
     mcp: McpConfig = McpConfig()
     """Servers whose tools the agent has beside its own. They are the user's to name, never a repository's."""
+    hooks: tuple[HookConfig, ...] = ()
+    """Commands before or after a tool's call and at a session's end, outside the sandbox. They too are the user's."""
 
     fleet: FleetConfig = FleetConfig()
     """Of agents side by side: what their worktrees start from and how each is made ready."""

@@ -38,6 +38,7 @@ def text_of(endpoint: EndpointConfig, context: int | None) -> str:
 
 context_tokens = {tokens}          # {known}; a session is summarised at four fifths of it
 # max_turns = 200                # of one prompt
+# images = true                  # the model sees images: read_file shows it image files
 
 [endpoint]
 url = {url}
@@ -53,6 +54,11 @@ model = {model}
 
 # [mcp.servers.git]              # tools of MCP servers, beside the agent's own
 # command = "mcp-server-git"
+
+# [[hooks]]                      # a command of yours after each edit; what it says when it fails, the model reads
+# on = "after_tool"
+# tools = ["edit_file", "write_file"]
+# run = 'case "$ETUDE_FILE" in *.py) ruff check --quiet "$ETUDE_FILE";; esac'
 """
 
 
