@@ -38,7 +38,7 @@ class Sink(Protocol):
     """One run at one place, in a process of its own. What a method raises ends the telling, and never the run."""
 
     library: ClassVar[str] = ""
-    """The module that it needs; whether it is installed is asked before a run begins."""
+    """The module that it needs, if any; whether it is installed is asked before a run begins."""
 
     def start(self, run: RunFacts) -> None:
         """Called once in every life of the run: what an earlier one told under the same id is gone on with."""
@@ -54,7 +54,7 @@ class Sink(Protocol):
 def open_sink(name: str) -> Sink:
     """Raises ConfigError saying which names there are, and MissingDependency naming the extra that is not here."""
     sink = find("sinks", name, type)
-    library = sink.library
+    library: str = getattr(sink, "library", "")
     spec = find_spec(library) if library else None
     if library and (spec is None or spec.origin is None):  # a mere folder of that name is a package too
         extra = extra_of(library)
