@@ -1,6 +1,7 @@
 """Sinks: what of a run is told, once each, over its lives; and what the libraries themselves have of it."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def step(number, reward=0.5):
     return {
         "kind": "step", "step": number, "version": number, "reward": reward, "grad_norm": 2.0 / number,
         "parts": {"tests": 0.6, "effort": -0.1}, "groups": {f"g{number}": [0, 1]}, "max_abs_dlogp": None,
-        "shortened": number == 2,
+        "shortened": number == 2, "divergence": math.nan, "mean_age": math.inf,
     }  # fmt: skip
 
 
@@ -90,9 +91,9 @@ def test_every_number_is_told_by_the_name_it_has_in_the_metrics(run, capsys):
     said = json.loads(capsys.readouterr().out)
     start, first, delivered, second, finish = told(run)
     assert start == ["start", said["id"], "small-3", 3] and said["sent"] == {"step": 2, "delivery": 1}
-    assert first[1:] == [1, {
+    assert math.isnan(first[2].pop("step/divergence")) and first[1:] == [1, {
         "step/version": 1, "step/reward": 0.5, "step/grad_norm": 2.0, "step/parts/tests": 0.6,
-        "step/parts/effort": -0.1, "step/shortened": 0.0,
+        "step/parts/effort": -0.1, "step/shortened": 0.0, "step/mean_age": math.inf,
     }]  # fmt: skip
     assert delivered[1:] == [1, {"delivery/lag_ms": 7.0}] and second[2]["step/shortened"] == 1.0
     assert finish == ["finish", {}], "it has not come to its end"
