@@ -36,7 +36,7 @@ svg { width: 100%; height: auto }
 .tasks a, .tasks i { font-style: normal; text-decoration: none; padding: 0 .15rem }
 .yes { color: var(--good) } .no { color: var(--bad) } .none { color: var(--faint) }
 pre { background: var(--soft); padding: .5rem .7rem; border-radius: 6px; overflow-x: auto; font-size: 13px;
-  margin: .3rem 0 }
+  margin: .3rem 0 } .told { white-space: pre-wrap }
 .call { border-left: 3px solid var(--mark); padding-left: .7rem; margin: .5rem 0 }
 svg text { fill: var(--faint); font-size: 11px } svg .axis { stroke: var(--line) } svg .bar { stroke: var(--mark) }
 svg .dot { fill: var(--mark); fill-opacity: .55 } summary { cursor: pointer; margin: .3rem 0 }

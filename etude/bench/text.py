@@ -86,19 +86,21 @@ def _counted(counts: Mapping[str, int]) -> str:
 def verdict_text(found: Mapping[str, Any]) -> str:
     """The verdict of a comparison as a sentence, with the figures that it stands for."""
     first, second = found["first"]["name"], found["second"]["name"]
-    often = f"in {_in_hundred(found['p'])} runs (p = {found['p']:.3g}, {found['test']})"
-    luck = f"two equal policies differ by as much {often}"
+    p = f"(p = {found['p']:.3g}, {found['test']})"
+    luck = f"Two equal policies would differ by this much in {_in_hundred(found['p'])} such comparisons {p}."
     match found["verdict"]:
         case "no difference":
             return f"No difference: {first} and {second} solved the same."
         case "may be luck":
-            return f"That may be luck: {luck}. More tasks, or more attempts at each, would tell."
+            return f"That may be luck. {luck} More tasks, or more attempts at each, would tell."
         case verdict:
-            return f"{second} is {verdict} than {first}: only {luck}."
+            return f"{second} is {verdict} than {first}. {luck}"
 
 
 def _in_hundred(p: float) -> str:
-    return f"{100 * p:.0f} of 100" if p >= 0.01 else f"{max(1000 * p, 1):.0f} of 1,000" if p >= 0.001 else "1 of 1,000"
+    if p < 0.001:
+        return "fewer than 1 of 1,000"
+    return f"{100 * p:.0f} of 100" if p >= 0.01 else f"{1000 * p:.0f} of 1,000"
 
 
 def comparison_text(found: Mapping[str, Any]) -> str:
@@ -115,7 +117,7 @@ def comparison_text(found: Mapping[str, Any]) -> str:
     if found["low"] < found["high"]:
         low, high = (f"{100 * found[key]:+.1f}" for key in ("low", "high"))
         points = f"{100 * found['difference']:+.1f} points"
-        lines.append(f"  difference {points}; 95% of samples of such tasks give {low} to {high}")
+        lines.append(f"  difference {points}, 95% interval {low} to {high}")
     lines.append(found["said"])
     if found["left_out"]:
         lines.append(f"{_tasks(found['left_out'])} left out: both runs must have a verdict on them")
