@@ -95,6 +95,8 @@ TRIED = {
 """By which row of tests/prove a module's way of writing is tried."""
 NOT_TRIED = {
     "bench/acp.py": SCRATCH,
+    "bench/sinks/beside.py": "what a sink's process says: tests/bench/test_sinks.py",
+    "bench/sinks/export.py": "which figures were told, that the run has in its own files: told again",
     "engine/server/shape.py": MEMORY,
     "environments/cgroups.py": KERNEL,
     "environments/container/command.py": SCRATCH,
@@ -124,6 +126,7 @@ NOT_TRIED = {
     "harness/mcp/server.py": SCRATCH,
     "host/repository.py": SCRATCH,
     "host/scratch.py": SCRATCH,
+    "product/hooks.py": SCRATCH,
     "product/acp/stdio.py": "the standard output, on no disk",
     "product/terminal/typing.py": "a line that was typed is lost where it cannot be kept: test_starved_session.py",
     "rewards/legible.py": MEMORY,
