@@ -1,7 +1,8 @@
 """The errors Etude raises on purpose.
 
-Owns the tree below; every message says what went wrong, where, and what to do about it. Never used for
-control flow, and never for a failing task: a failed rollout is an `Outcome` (see `records`), not an exception.
+Owns the tree below, and `Exit`, the codes that commands end with; every message says what went wrong, where, and what
+to do about it. Never used for control flow, and never for a failing task: a failed rollout is an `Outcome` (see
+`records`), not an exception.
 
     EtudeError
     ├── ConfigError        a recipe or option is wrong; names the key's path
@@ -23,6 +24,31 @@ control flow, and never for a failing task: a failed rollout is an `Outcome` (se
 """
 
 from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """How a command ends. Every command keeps to these; docs/commands.md shows them with what they mean."""
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> Exit:
+        made = int.__new__(cls, code)
+        made._value_, made.meaning = code, meaning
+        return made
+
+    DONE = 0, "it did what was asked"
+    FAILED = 1, "something failed: a model, a sandbox, the disk; or what was checked is not as it should be"
+    UNKNOWN = 2, "an unknown command, flag or choice"
+    BAD_INPUT = 42, "what was given is wrong: a file, a key, a name, or two options that do not go together"
+    REFUSED = (
+        43,
+        "`etude agent -p`: the model finished, and calls were refused because nobody could be asked",
+    )
+    LIMIT = 53, "`etude agent -p`: a limit was reached: turns, tokens or time; `-r` goes on"
+    CRASHED = 70, "`etude train`: a bug of ours, after the restarts that `[faults]` allows"
+    INTERRUPTED = 130, "you stopped it with Ctrl-C"
 
 
 class EtudeError(Exception):

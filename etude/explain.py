@@ -1,6 +1,6 @@
 """What a recipe's keys mean, where their values come from, and the whole of a recipe as it is in effect.
 
-    docstrings of the configs ──► Key ──► one key explained · the page docs/recipes.md
+    docstrings of the configs ──► Key ──► one key explained · docs/recipes.md and docs/configuration.md
     a recipe and its overrides ──► every value, with its source ──► TOML that loads again
 
 Owns the reading of configs' docstrings; nothing is said of a key in a second place. Reads a recipe and changes nothing.
@@ -43,6 +43,8 @@ class Key:
     field: FieldInfo
     kinds: tuple[str, ...] = ()
     """Of a table of which there are several kinds: those that have it. Empty: it is there in any case."""
+    held: Config | None = None
+    """The table as it is where nothing is said of it: its values may differ from its class's."""
 
     @property
     def name(self) -> str:
@@ -64,6 +66,8 @@ class Key:
     @property
     def default(self) -> Any:
         """None where it must be given, or is unset."""
+        if self.held is not None:
+            return getattr(self.held, self.name)
         return (
             None if self.field.is_required() else self.field.get_default(call_default_factory=True, validated_data={})
         )
@@ -76,14 +80,16 @@ class Key:
     @property
     def said(self) -> tuple[str, ...]:
         """All that is said of it but for its kinds."""
-        return self.holds, "must be given" if self.field.is_required() else _or_unset(plain(self.default)), self.doc
+        return self.holds, "must be given" if self.field.is_required() else or_unset(plain(self.default)), self.doc
 
 
-def keys_of(schema: type[Config], above: str = "", kinds: tuple[str, ...] = ()) -> Iterator[Key]:
+def keys_of(
+    schema: type[Config], above: str = "", kinds: tuple[str, ...] = (), held: Config | None = None
+) -> Iterator[Key]:
     """Every key and table below a config, a table before what is in it. What kinds of a table say differently of a key
     of one name is a key each."""
     for name, field in schema.model_fields.items():
-        key = Key(f"{above}{name}", schema, field, kinds)
+        key = Key(f"{above}{name}", schema, field, kinds, held)
         yield key
         if not key.tables:
             continue
@@ -91,18 +97,19 @@ def keys_of(schema: type[Config], above: str = "", kinds: tuple[str, ...] = ()) 
         seen: dict[tuple[str, ...], Key] = {}
         for table in key.tables:
             its = kinds if alone else (*kinds, _kind(table))
-            for each in keys_of(table, f"{key.path}.", its):
+            inside = key.default if type(key.default) is table else None
+            for each in keys_of(table, f"{key.path}.", its, inside):
                 one = (each.path,) if each.tables or each.name == "kind" else (each.path, *each.said)
                 if (before := seen.get(one)) is not None:
-                    each = Key(each.path, before.owner, before.field, tuple(dict.fromkeys(before.kinds + each.kinds)))
+                    each = replace(before, kinds=tuple(dict.fromkeys(before.kinds + each.kinds)))
                 seen[one] = each
         everywhere = set() if alone else set(map(_kind, key.tables))
         for each in seen.values():
-            if each.name == "kind" and not alone:
+            if each.path == f"{key.path}.kind" and not alone:
                 usual = FieldInfo(annotation=Literal[tuple(map(_kind, key.tables))], default=key.default.kind)  # ty: ignore
-                each = Key(each.path, each.owner, usual, each.kinds)
+                each = replace(each, field=usual, held=None)
             common = bool(everywhere) and everywhere <= set(each.kinds)
-            yield Key(each.path, each.owner, each.field, () if common else each.kinds)
+            yield replace(each, kinds=() if common else each.kinds)
 
 
 @dataclass(frozen=True)
@@ -241,33 +248,13 @@ def explanation_text(said: dict[str, Any]) -> str:
             *(f"  {path}: {textwrap.shorten(doc, WIDTH, placeholder=' …')}" for path, doc in said["keys"].items()),
         ]
         return "\n".join(lines)
-    default = "none: it must be given" if said.get("required") else _or_unset(said["default"])
+    default = "none: it must be given" if said.get("required") else or_unset(said["default"])
     value = (
-        f"{_or_unset(said['value'])}  ({said['source']})"
+        f"{or_unset(said['value'])}  ({said['source']})"
         if said["here"]
         else "nothing; this recipe has no such table, or one of another kind"
     )
     return "\n".join([*lines, "", f"  here:    {value}", f"  default: {default}"])
-
-
-def page(schema: type[Config]) -> str:
-    """The tables of docs/recipes.md: all keys, as their docstrings have them."""
-    lines: list[str] = []
-    table: str | None = None
-    keys = list(keys_of(schema))
-    docs = {key.path: key.doc for key in keys if key.tables}
-    places = {key.path.rpartition(".")[0]: number for number, key in reversed(list(enumerate(keys)))}
-    for key in sorted((key for key in keys if not key.tables), key=lambda key: places[key.path.rpartition(".")[0]]):
-        above = key.path.rpartition(".")[0]
-        if above != table:
-            lines += ["", f"## [{above}]" if above else "## At the top", "", *([docs[above], ""] if above else [])]
-            lines += ["| key | | default | what it changes |", "|---|---|---|---|"]
-            table = above
-        default = "must be given" if key.field.is_required() else _or_unset(plain(key.default))
-        only = f" Only where `kind` is {', '.join(key.kinds)}." if key.kinds else ""
-        cells = (f"`{key.name}`", key.holds, default if "\n" not in default else "…", f"{key.doc}{only}".strip())
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines).lstrip("\n") + "\n"
 
 
 # --- values and types -------------------------------------------------------------------------------------------------
@@ -297,7 +284,7 @@ def toml_of(value: Any) -> str:
     return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
-def _or_unset(value: Any) -> str:
+def or_unset(value: Any) -> str:
     return "unset" if value is None else toml_of(value)
 
 

@@ -1,19 +1,20 @@
-"""The pages: links lead somewhere, `etude` command lines parse, config keys exist, and the index names every page.
+"""The pages: links lead somewhere, command lines parse or are run, config keys exist, and the index names every page.
 
 And lists are whole: rooms, seams, switches."""
 
-import argparse
 import ast
-import importlib
+import os
 import re
-import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from page_commands import FENCED, NEEDS, PAGES, ROOT, blocks, check, is_shell, mentioned, needs, typed
+from proofs import one_of_each
 
 from etude.bench.config import BenchConfig
-from etude.cli.main import COMMANDS
 from etude.engine.server.app import ServeConfig
 from etude.explain import toml_of
 from etude.product.config import AgentConfig
@@ -21,11 +22,6 @@ from etude.rewards import effort, reward
 from etude.rewards.mining.mine import MineConfig
 from etude.rollouts.config import RunConfig
 from etude.trainer.config import AdvantageConfig, CreditConfig, LossConfig, TrainerConfig
-
-ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-FENCED = re.compile(r"^```[^\n]*\n.*?^```$", re.M | re.S)
-COMMAND = re.compile(r"^ *(?:\$ )?((?:\w+=\S+ )*etude .*)$", re.M)
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 
@@ -55,57 +51,6 @@ def test_every_file_that_is_named_is_there(page):
     assert [name for name in files if not (ROOT / name).exists()] == []
 
 
-def typed(page: Path) -> list[str]:
-    """The command lines that a page shows in its code blocks, to be typed as they stand."""
-    blocks = "\n".join(FENCED.findall(page.read_text())).replace("\\\n", " ")
-    return [re.split(r"\s# ", line)[0].strip() for line in COMMAND.findall(blocks)]
-
-
-def mentioned(page: Path) -> list[str]:
-    """The commands that a page's text speaks of, whole or in part."""
-    return re.findall(r"`((?:\w+=\S+ )*etude [^`]+)`", FENCED.sub("", page.read_text()))
-
-
-def parser_of(words: list[str]) -> argparse.ArgumentParser:
-    """The parser of the command that begins with these words; raises ValueError where there is none."""
-    if words[0] not in COMMANDS:
-        raise ValueError(f"there is no command {words[0]}")
-    parser = argparse.ArgumentParser(prog=f"etude {words[0]}", exit_on_error=False)
-    importlib.import_module(f"etude.cli.{words[0]}").add_arguments(parser)
-    return parser
-
-
-def check_typed(line: str) -> None:
-    """Give a command line to its command's parser; raises ValueError where that refuses it."""
-    words = shlex.split(line)
-    words = words[words.index("etude") + 1 :]
-    try:
-        parser_of(words).parse_args(words[1:])
-    except (SystemExit, argparse.ArgumentError) as error:
-        raise ValueError(f"{line}: refused ({error})") from error
-
-
-def check_mentioned(line: str) -> None:
-    """Look up a command, its action and its options; raises ValueError for one that is not there."""
-    words = shlex.split(line)
-    words = words[words.index("etude") + 1 :]
-    if words[0].startswith("-") or words[0] == "COMMAND":
-        return
-    parser = parser_of(words)
-    [*actions] = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
-    if actions and len(words) > 1:
-        if not set(words[1].split("|")) <= set(actions[0].choices):
-            raise ValueError(f"{line}: there is no {words[1]}")
-        parser = actions[0].choices[words[1].split("|")[0]]
-    unknown = [
-        word
-        for word in words
-        if re.match(r"--?[a-z]", word) and word.split("=")[0] not in parser._option_string_actions
-    ]
-    if unknown:
-        raise ValueError(f"{line}: no option {unknown}")
-
-
 @each_page
 def test_every_link_leads_somewhere(page):
     assert broken(page) == []
@@ -114,23 +59,50 @@ def test_every_link_leads_somewhere(page):
 @each_page
 def test_every_command_line_parses(page):
     for line in typed(page):
-        check_typed(line)
+        check(line, whole=True)
     for line in mentioned(page):
-        check_mentioned(line)
+        check(line, whole=False)
+    for language, text in blocks(page):
+        assert language not in ("sh", "bash") or is_shell(text), text
+
+
+LINES = sorted({line for page in PAGES for line in typed(page)})
+RUN = [line for line in LINES if not needs(line)]
+
+
+@pytest.mark.parametrize("line", one_of_each(2, RUN, lambda line: line.split()[1]))
+def test_a_command_that_needs_nothing_works(line, tmp_path):
+    for name in ("recipes", "models"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / ".zfunc").mkdir()
+    for folder in (".local/share/bash-completion/completions", ".config/fish/completions"):
+        (tmp_path / folder).mkdir(parents=True)
+    homes = {f"XDG_{name}_HOME": str(tmp_path / name) for name in ("DATA", "STATE", "CONFIG")}
+    env = {**os.environ, **homes, "HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_reason_for_not_running_a_command_is_one():
+    said = [needs(line) for line in LINES]
+    assert [why for why in NEEDS.values() if why not in said] == []
+    assert len(RUN) >= 10
 
 
 def test_the_checks_find_what_is_wrong(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
-        "# A b\n[x](gone.md) [y](#no) [z](#a-b) [w](page.md#c)\n```\netude trian recipes/x.toml\n```\n"
-        "`etude agent --lsit`, `etude bench plot`, `etude studio`\n"
+        "# A b\n[x](gone.md) [y](#no) [z](#a-b) [w](page.md#c)\n```\netude trian recipes/x.toml\nmake quikstart\n"
+        "pip install '.[tain]'\nA=1 python tools/house.py --wriet\ncd x && etude config\n```\n"
+        "`etude agent --lsit`, `etude bench plot`, `etude studio`, `python benchmarks/gone.py`\n"
     )
     assert broken(page) == ["gone.md", "#no", "page.md#c"]
-    checks = [(check_typed, line) for line in typed(page)] + [(check_mentioned, line) for line in mentioned(page)]
-    assert len(checks) == 4
-    for check, line in checks:
+    checks = [(line, True) for line in typed(page)] + [(line, False) for line in mentioned(page)]
+    assert len(checks) == 8
+    for line, whole in checks:
         with pytest.raises(ValueError):
-            check(line)
+            check(line, whole)
+    assert not is_shell("if true; echo")
 
 
 def schema_paths(schema: dict, known: dict, path: str = "") -> set[str]:

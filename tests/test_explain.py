@@ -1,20 +1,25 @@
 """What is said of a recipe's keys: of each by its docstring, with its source, and of a whole recipe as TOML again."""
 
 import json
+import pkgutil
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from etude.cli.main import main
+from etude.cli.main import FILES, main
 from etude.config import load_recipe
 from etude.errors import ConfigError
 from etude.explain import Explained, Key, keys_of
+from etude.harness.config import HarnessConfig
 from etude.harness.tools import AGENT_ONLY
+from etude.product.config import AgentConfig
 from etude.rollouts.config import RunConfig
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+import pages
 
 ROOT = Path(__file__).parents[1]
 QUICKSTART = ROOT / "recipes/quickstart.toml"
@@ -133,10 +138,26 @@ def test_the_commands_print_what_was_found(capsys):
     assert main(["train", str(QUICKSTART), "--explain", "groups.sise"]) == 42
 
 
-def test_the_page_is_what_the_docstrings_say():
-    asked = [sys.executable, "-c", "import recipe_keys, sys; sys.stdout.write(recipe_keys.written())"]
-    made = subprocess.run(asked, cwd=ROOT / "tools", capture_output=True, text=True, check=True).stdout
-    assert made == (ROOT / "docs/recipes.md").read_text(), "run python tools/recipe_keys.py"
+@pytest.mark.parametrize("name", pages.PAGES)
+def test_a_page_that_is_made_of_the_code_is_as_the_code(name):
+    assert pages.PAGES[name]() == (ROOT / "docs" / name).read_text(), "run python tools/pages.py"
+
+
+def test_every_key_of_every_file_says_what_it_changes():
+    """The page of configuration has them all: in its own tables, or in those of recipes."""
+    files = {line: configs for line, configs in FILES.items() if line not in ("train", "pretrain")}
+    for config in (pkgutil.resolve_name(name) for configs in files.values() for name in configs):
+        silent = [key.path for key in keys_of(config) if not key.doc and key.name not in ("kind", "isolation")]
+        assert silent == [], config
+
+
+def test_the_default_of_a_table_that_has_its_own_is_that_one():
+    found = {key.path: key.default for key in keys_of(AgentConfig)}
+    assert (
+        found["harness.toolset"] == "agent"
+        and {key.path: key for key in keys_of(HarnessConfig)}["toolset"].default == "small"
+    )
+    assert '`toolset = "agent"`' in (ROOT / "docs/configuration.md").read_text()
 
 
 def tables(config, above=""):

@@ -65,8 +65,10 @@ TRIED = {
     "harness/store.py": "a session's secret",
     "host/beneath.py": "an agent's worktree",
     "models/checkpoint.py": "a model",
+    "models/generation.py": "a model",
     "models/tokenizer.py": "a tokenizer",
     "product/fleet/run_records.py": "a session's log",
+    "product/setup/written.py": "an agent's configuration",
     "rewards/mining/generate.py": "a run's reports and summaries",
     "rewards/mining/journal.py": "mined tasks' journal",
     "rewards/mining/mine.py": "a run's reports and summaries",
@@ -135,6 +137,7 @@ NOT_TRIED = {
     "tasks/inside/guard.py": INSIDE,
     "tasks/inside/pytests.py": INSIDE,
     "tasks/inside/record.py": INSIDE,
+    "tasks/mined/clone.py": "a copy of a repository elsewhere, moved to its place when it is whole",
     "tasks/scrub.py": SCRATCH,
     "tasks/swe.py": SCRATCH,
 }

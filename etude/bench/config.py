@@ -47,7 +47,9 @@ class CheckpointPolicy(Config):
     path: Path = Field(default_factory=shipped_model)
     """A directory; where none is named, the small model that comes with Etude."""
     expert_format: ExpertFormat = "plain"
+    """What experts multiply in: as the checkpoint was trained with."""
     temperature: float = Field(1.0, ge=0)
+    """0 takes the likeliest token each time."""
     engine: EngineConfig = EngineConfig()
 
 
@@ -66,6 +68,7 @@ class AcpPolicy(Config):
 
     kind: Literal["acp"] = "acp"
     command: tuple[str, ...] = Field(min_length=1)
+    """How the agent is started: a program and its arguments."""
     pass_env: tuple[str, ...] = ()
     """Variables that it is given beside PATH, HOME and the like: those that hold its keys."""
     start_s: float = Field(60.0, gt=0)
@@ -79,6 +82,7 @@ class SolutionPolicy(Config):
 
     kind: Literal["solution"] = "solution"
     skill: float = Field(1.0, ge=0, le=1)
+    """The share of attempts that play the task's solution; the others give up."""
 
 
 def _kind(table: Any) -> str:
@@ -98,9 +102,13 @@ class LimitsConfig(Config):
     """In place of the tasks' own limits: what is given here is given to every task."""
 
     max_turns: int | None = Field(None, ge=1)
+    """Messages of the model in one attempt."""
     max_context_tokens: int | None = Field(None, ge=64)
+    """The longest context of one attempt."""
     max_sampled_tokens: int | None = Field(None, ge=1)
+    """What the model may say in one attempt, in all."""
     wall_s: float | None = Field(None, gt=0)
+    """How long the tools of one attempt may run, in all."""
 
 
 class BenchConfig(Config):

@@ -22,7 +22,7 @@ from etude.errors import ConfigError
 from etude.harness.config import HarnessConfig
 from etude.harness.session import SessionResult
 from etude.harness.tools import ToolConfig
-from etude.models.shipped import shipped_model
+from etude.models.shipped import model_at, shipped_model
 from etude.plain import plain
 from etude.records import Event, InfraFailed, Limits, Task, Verifier
 from etude.rewards.sealed import judge, run_to_seal
@@ -37,7 +37,7 @@ HARNESS = HarnessConfig(tool=ToolConfig(max_observation_bytes=1500))
 def find_model(given: Path | None) -> Path:
     """The model asked for, else the newest trained one, else the base that ships with Etude."""
     if given is not None:
-        return given
+        return model_at(given)
     trained = sorted(Path("runs").glob("*/model/config.json"), key=lambda path: path.stat().st_mtime)
     return trained[-1].parent if trained else shipped_model()
 

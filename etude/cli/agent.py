@@ -59,9 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from etude.errors import ConfigError
     from etude.harness.store import SessionStore
 
     store, directory = SessionStore(), (options.dir or Path.cwd()).resolve()
+    if not directory.is_dir():
+        raise ConfigError(f"--dir {options.dir}: no such directory")
     if options.list:
         return _list(store, directory, options.json)
     if options.best_of is not None or options.fleet is not None:

@@ -22,11 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
     from etude.engine.server.app import ServeConfig, serve
+    from etude.models.shipped import model_at
 
     config = load_recipe(options.config, ServeConfig, options.set)
     config.deadlines.apply()
     name = config.name or options.model.resolve().name
-    serving = partial(serve, options.model, config)
+    serving = partial(serve, model_at(options.model), config)
     return run_server(serving, config.token_path, options.json, f"serving {name}", "/v1", model=name)
 
 

@@ -35,6 +35,7 @@ class NodeConfig(Config):
     ttl_s: float = Field(3600.0, gt=0)
     """Of a sandbox that names none. It runs on while the sandbox is paused."""
     max_ttl_s: float = Field(86_400.0, gt=0)
+    """The longest that a request may ask for."""
     snapshot_ttl_s: float = Field(86_400.0, gt=0)
     """From its last use."""
     waiting_starts: int = Field(1000, ge=1)

@@ -22,7 +22,9 @@ class Price(Config):
     """Of one model, for a million tokens."""
 
     input: float = Field(ge=0)
+    """Of tokens of the prompt that the endpoint had not cached."""
     output: float = Field(ge=0)
+    """Of sampled tokens."""
     cached: float | None = Field(None, ge=0)
     """Of input that the endpoint had in its cache; None: the same as other input."""
 

@@ -3,10 +3,9 @@
 Owns what `etude agent --print` does: text (the answer alone), json (one object at the end) and stream-json (one object
 a line, as it happens, in the words that other agents' streams have: init, message, tool_use, tool_result, error,
 result; pieces of an answer come as messages with `delta` before the message itself). Of an answer that failed half way,
-what had come is shown. Exit codes: 0 done, 1 failed, 42 bad input, 43 done but for calls that were refused, 53 a limit
-of turns. Nobody is asked for permissions: what no rule allows is refused, the model is told so, and at the end the user
-reads what it was and which rules would allow it. Text is printed with its control characters made visible; JSON holds
-them.
+what had come is shown. Nobody is asked for permissions: what no rule allows is refused, the model is told so, and at
+the end the user reads what it was and which rules would allow it. Text is printed with its control characters made
+visible; JSON holds them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from etude.errors import ConfigError, EtudeError
+from etude.errors import ConfigError, EtudeError, Exit
 from etude.harness.endpoint import Delta, Retry, TextDelta
 from etude.harness.permissions.gate import Gate
 from etude.harness.state import Stop
@@ -30,9 +29,9 @@ from etude.product.config import AgentConfig
 from etude.product.terminal.show import call_shown
 from etude.records import Event
 
-REFUSED = 43
-"""The model came to its end, and some calls were refused because nobody could be asked."""
-EXIT: Mapping[Stop, int] = {"finished": 0, "turns": 53, "tokens": 53, "wall": 53, "context": 1}
+EXIT: Mapping[Stop, Exit] = {
+    "finished": Exit.DONE, "turns": Exit.LIMIT, "tokens": Exit.LIMIT, "wall": Exit.LIMIT, "context": Exit.FAILED,
+}  # fmt: skip
 """Limits that a larger budget would lift, and the one that none would."""
 
 
@@ -102,7 +101,7 @@ async def run(config: AgentConfig, asked: Asked, store: SessionStore, out: TextI
     elif agent.gate.unasked:
         said = {"type": "error", "severity": "warning", "message": "\n".join(_refused(agent.gate))}
         say(json.dumps({**said, "refused": result["refused"], "wanting": result["wanting"]}), out)
-    return REFUSED if stop == "finished" and agent.gate.unasked else EXIT[stop]
+    return Exit.REFUSED if stop == "finished" and agent.gate.unasked else EXIT[stop]
 
 
 def _refused(gate: Gate) -> Iterator[str]:

@@ -22,12 +22,12 @@ from pathlib import Path
 import psutil
 
 from etude.deadlines import scaled
-from etude.errors import DeadlineExceeded, EtudeError
+from etude.errors import DeadlineExceeded, EtudeError, Exit
 from etude.rollouts.faults import BUSY, Restarts
 from etude.rollouts.live import SOCKET, ask
 from etude.rollouts.processes import runnable
 
-CRASHED = 70
+CRASHED = Exit.CRASHED
 """The exit code of a controller that met a bug of its own, told from those of errors it can name."""
 _SUBREAPER, _DIE_WITH_PARENT = 36, 1  # of prctl(2)
 _SENT_BY_A_PROCESS = 0  # si_code of kill(2); a terminal's Ctrl-C reaches the controller without us

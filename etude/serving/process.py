@@ -37,6 +37,7 @@ class ListenConfig(Config):
     """Where a server listens, and who may use it."""
 
     host: str = "127.0.0.1"
+    """The address it listens on; the default is for this machine alone."""
     port: Port
     """0: a free one, which is printed."""
     hosts: tuple[str, ...] = LOOPBACK
@@ -57,7 +58,9 @@ class ApiConfig(ListenConfig):
     origins: tuple[str, ...] = ()
     """The web pages that may use it, such as https://studio.example.com; programs send no Origin."""
     max_body_mb: int = Field(8, ge=1)
+    """The longest request."""
     drain_s: float = Field(30.0, gt=0)
+    """After SIGTERM: how long requests under way may take to end."""
 
     def guard(self, token: str, refusal: Callable[[Exception], Answer]) -> Middleware:
         """What stands before the routes; `refusal` puts an error into the form that the server's clients know."""

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from proofs import often, one_of_each
 
-from etude.cli.main import COMMANDS, Parser, main
+from etude.cli.main import main
+from etude.cli.parser import COMMANDS, Parser
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,7 +64,7 @@ def test_a_word_that_is_none_is_answered_with_the_nearest(arguments, said, capsy
         (["train", "recipes/quickstart.toml", "--resume", "--out", "/nonexistent/run"], 42, "no run to resume"),
         (["play", "--task", "9:x"], 42, "RUNG:SEED"),
         (["play", "--dir", "."], 42, "PROMPT"),
-        (["play", "--model", "nowhere"], 1, "nowhere"),
+        (["play", "--model", "nowhere"], 42, "nowhere: no config.json there"),
         (["weights", "log", "/nonexistent/store"], 1, "/nonexistent/store"),
         (["config", "recipes/quickstart.toml", "--set", "groups.sise="], 42, "groups.sise: unknown key"),
         (["config", "."], 42, ".: is a directory; name the TOML file"),

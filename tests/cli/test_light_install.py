@@ -28,6 +28,8 @@ def python(tmp_path_factory):
         (["environments", "serve"], "environments"),
         (["sessions", "serve"], "environments"),
         (["acp"], "acp"),
+        (["completion", "bash"], "completion"),
+        (["runs", "export", "runs/x", "--to", "wandb"], "wandb"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

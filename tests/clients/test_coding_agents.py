@@ -8,7 +8,7 @@ import threading
 import pytest
 from engine_serving import TOKEN
 from installed import npm
-from played import MODEL, calling, playing
+from through_clients import MODEL, calling, playing
 
 DEADLINE_S = 200
 CONFIG = """

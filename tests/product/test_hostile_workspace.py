@@ -129,8 +129,8 @@ def test_another_users_repository_above_gives_no_rules(project: Path) -> None:
 
 
 def test_a_link_within_is_named_and_left_to_the_models_tools(project: Path) -> None:
-    (project / "CLAUDE.md").write_text("Rules for all.\n")
-    link(project / "AGENTS.md", "CLAUDE.md")
+    (project / "RULES.md").write_text("Rules for all.\n")
+    link(project / "AGENTS.md", "RULES.md")
     (project / ".env").write_text("not to be read\n")
     link(project / "sub" / "AGENTS.md", "../.env")
     config = project.parent / "config" / "etude" / "permissions.toml"

@@ -51,10 +51,15 @@ class BuildConfig(Config):
     """What a step of a build may use. Its changes are kept in memory until it ends, so they count as memory too."""
 
     memory_mb: int = Field(8192, ge=64)
+    """Of a step."""
     disk_mb: int = Field(4096, ge=16)
+    """What a step may write."""
     pids: int = Field(1024, ge=8)
+    """Processes of a step."""
     cpus: float = Field(2.0, gt=0)
+    """Processors of a step."""
     step_timeout_s: float = Field(1800.0, gt=0)
+    """How long a step may take."""
     egress: EgressConfig = EgressConfig()
     """What RUN steps may reach."""
 

@@ -107,8 +107,11 @@ class WorkspaceConfig(Config):
     tmp_mb: int = Field(2048, ge=1)
     """What /tmp, which is the session's own, may hold; it is memory."""
     start_timeout_s: float = Field(30.0, gt=0)
+    """How long the agent's sandbox may take to start."""
     file_timeout_s: float = Field(30.0, gt=0)
+    """How long one read or write of a file may take."""
     stop_timeout_s: float = Field(15.0, gt=0)
+    """How long the sandbox may take to end before it is killed."""
 
     @field_validator("shown")
     @classmethod

@@ -35,6 +35,7 @@ class ServerConfig(ApiConfig):
 
     port: Port = 8460
     max_body_mb: int = Field(64, ge=1)
+    """The longest request: files of a sandbox come in one."""
     spans_to: str | None = Field(None, pattern=r"^https?://")
     """A collector of spans, in OTLP over HTTP: http://127.0.0.1:4318/v1/traces, say. Needs the extra `otel`."""
     node: NodeConfig = NodeConfig()

@@ -39,6 +39,7 @@ class RankingConfig(Config):
     lints: str = ""
     """Prints a line for each finding, `path:line: …`; its exit code says nothing."""
     timeout_s: float = Field(1800.0, gt=0)
+    """How long tests, and lints, may take in a worktree."""
 
 
 @dataclass(frozen=True)

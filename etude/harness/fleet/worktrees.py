@@ -51,6 +51,7 @@ class FleetConfig(Config):
     directory: Path | None = None
     """Where they lie; None: ~/.cache/etude/worktrees. On the repository's file system it is quickest."""
     max_agents: int = Field(8, ge=1)
+    """Most agents side by side; more are refused."""
     commit: str = "HEAD"
     """What they start from, with the working tree's uncommitted changes on top."""
     uncommitted: bool = True
@@ -62,6 +63,7 @@ class FleetConfig(Config):
     setup: str = ""
     """A command that makes a fresh worktree ready, run in its sandbox."""
     setup_timeout_s: float = Field(900.0, gt=0)
+    """How long `setup` may take in a worktree."""
 
     @field_validator("link", "copy_in")
     @classmethod

@@ -63,6 +63,7 @@ class McpConfig(Config):
     """The servers of a session, by name."""
 
     servers: dict[str, ServerConfig] = {}
+    """A table for each server: `[mcp.servers.NAME]` (docs/endpoints.md)."""
     max_tools: int = Field(128, ge=1)
     """Most tools of all servers together: each of them stands in every prompt."""
     max_description: int = Field(1000, ge=0)

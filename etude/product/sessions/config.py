@@ -27,6 +27,7 @@ class SessionsConfig(ApiConfig):
     """A session that nobody asked anything of for so long is closed, with what it left running. The next request opens
     it again."""
     max_body_mb: int = Field(4, ge=1)
+    """The longest request."""
     drain_s: float = Field(10.0, gt=0)
     """How long prompts may go on after SIGTERM. What is cut short can be gone on with."""
 

@@ -63,7 +63,7 @@ model = {model}
 
 
 def write_config(file: Path, text: str) -> Path | None:
-    """Write it; where one was there, the place it was moved to."""
+    """Write it; where one was there, the place where that is kept. It stays where it was if this fails."""
     tomllib.loads(text)
     file.parent.mkdir(parents=True, exist_ok=True)
     before = None
@@ -71,7 +71,7 @@ def write_config(file: Path, text: str) -> Path | None:
         before = next(
             place for number in range(1, 10_000) if not (place := file.with_name(f"{file.name}.{number}")).exists()
         )
-        file.rename(before)
+        write_whole(before, file.read_bytes())
     write_whole(file.resolve(), text.encode())
     return before
 

@@ -35,7 +35,9 @@ class ImportConfig(Config):
     """How instances become tasks."""
 
     test_timeout_s: float = Field(300.0, gt=0)
+    """For one run of an instance's tests."""
     workspace_mb: int = Field(48, ge=1, le=48)
+    """The largest repository, without its history."""
     runs: int = Field(2, ge=1)
     """Of the validator."""
     eval_since: date | None = None

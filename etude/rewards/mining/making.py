@@ -43,24 +43,33 @@ class GenerateConfig(Config):
     """What is generated, and how sure one wants to be."""
 
     kinds: tuple[Kind, ...] = Field(("bug", "deletion", "revert"), min_length=1)
+    """What is made; docs/tasks.md says what each kind is."""
     levels: tuple[int, ...] = ()
     """From 1 to 5; of each kind and level `count` tasks are made. Empty: `count` of each kind, whatever their level."""
     count: int = Field(5, ge=1)
+    """Tasks of each kind, or of each kind and level."""
     tries: int = Field(50, ge=1)
     """Most proposals that are tried of each."""
     seed: int = 0
+    """The same seed proposes the same."""
     name: str | None = None
     """What tasks call the repository; None: its directory's name."""
     revision: str = "HEAD"
+    """The commit that tasks are made of."""
     commits: int = Field(200, ge=1)
     """Of how many of the newest commits one may be reverted."""
     workspace_mb: int = Field(32, ge=1, le=48)
+    """The largest repository, without its history."""
     before: int = Field(2, ge=2)
+    """Runs of the tests with broken files."""
     after: int = Field(3, ge=3)
-    """Runs of the tests with broken and with right files. The validator's runs come on top."""
+    """Runs of the tests with right files. The validator's runs come on top."""
     test_timeout_s: float = Field(120.0, gt=0)
+    """For one run of the tests."""
     memory_mb: int = Field(1024, ge=64)
+    """Of the sandbox that tests run in."""
     jobs: int = Field(2, ge=1)
+    """Proposals tried at the same time."""
 
 
 @dataclass(frozen=True)

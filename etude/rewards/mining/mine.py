@@ -50,16 +50,20 @@ class MineConfig(Config):
     name: str | None = None
     """What tasks call the repository; None: its directory's name."""
     revision: str = "HEAD"
+    """Where the walk through the history starts."""
     most: int = Field(500, ge=1)
     """Commits looked at, from the newest back."""
     limits: MineLimits = MineLimits()
     before: int = Field(2, ge=2)
+    """Runs of the tests without the source patch."""
     after: int = Field(3, ge=3)
-    """Runs without and with the source patch. The validator's runs come on top."""
+    """Runs of the tests with it. The validator's runs come on top."""
     test_timeout_s: float = Field(120.0, gt=0)
     """For one run of a commit's test modules."""
     memory_mb: int = Field(1024, ge=64)
+    """Of the sandbox that tests run in."""
     jobs: int = Field(2, ge=1)
+    """Commits tried at the same time."""
     eval_since: date | None = None
     """Commits from this day on (UTC) are for evaluation, those before it for training; None: all for training."""
 

@@ -34,11 +34,15 @@ class MineLimits(Config):
     """What a commit may be to become a task."""
 
     source_files: int = Field(6, ge=1)
+    """Most source files that a commit changes."""
     source_lines: int = Field(200, ge=1)
     """Added plus removed, in the source alone."""
     test_lines: int = Field(600, ge=1)
+    """Added plus removed, in its tests."""
     files: int = Field(20, ge=1)
+    """Most files that it changes, of any kind."""
     workspace_mb: int = Field(32, ge=1, le=48)
+    """The largest repository, without its history."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,146 @@
+"""The commands that pages show: which there are, whether they parse, and which of them a test can run.
+
+`typed` are the command lines of a page's code blocks, `mentioned` the commands that its text names. `check` gives one
+to its own parser, or looks its options up. `needs` says why a test cannot run a line: it wants a model, a network,
+minutes, or something of the reader's own. What needs nothing is run (test_docs.py). A block in the language `console`
+is a session with what it prints, and is played as a whole (`sessions`, test_tutorial.py).
+"""
+
+import argparse
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+from etude.cli.parser import COMMANDS, parser_of
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+FENCED = re.compile(r"^```[^\n]*\n.*?^```$", re.M | re.S)
+_BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.M | re.S)
+_TOOL = r"(?:python3?|make|pip|etude)\b"
+_LINE = re.compile(rf"^ *(?:[$#] )?((?:\w+=\S+ )*(?:\S+/)?{_TOOL} .*)$", re.M)
+_CODE = re.compile(rf"`((?:\w+=\S+ )*(?:\S+/)?{_TOOL} [^`]+)`")
+_MAKE = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
+_EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+
+NEEDS = {
+    r"^(?!etude )": "changes this machine, or takes minutes",
+    r"^etude (agent|acp|init|doctor)(?! --list$)": "a model",
+    r"^etude (serve|sessions serve|environments serve|weights relay) ?": "runs until it is stopped",
+    r"^etude train (?!.*--explain)|^etude (pretrain|plan|play)": "minutes",
+    r"^etude runs|^etude bench|^etude weights (?!keygen)|^etude sessions export": "a run or a session of yours",
+    r"^etude tasks (mine|import|adopt|pack|unpack|validate)": "a repository or tasks of yours",
+    r"^etude tasks generate (~|shop|--kind)": "a repository of yours, or PostgreSQL in sandboxes",
+    r"^etude images": "root, and what an image is made of",
+    r"^etude environments (burst|doctor$)": "a server, or a backend's own programs",
+}
+"""Why a line is not run by a test, by what it looks like."""
+
+
+def needs(line: str) -> str:
+    """What a test has not; "" where the line is run."""
+    return next((why for pattern, why in NEEDS.items() if re.search(pattern, line)), "")
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """The languages and texts of a page's code blocks."""
+    return _BLOCK.findall(page.read_text())
+
+
+def typed(page: Path) -> list[str]:
+    """The command lines that a page shows in its code blocks, to be typed as they stand."""
+    text = "\n".join(text for _, text in blocks(page)).replace("\\\n", " ")
+    return [re.split(r"\s# ", line)[0].strip() for line in _LINE.findall(text)]
+
+
+def mentioned(page: Path) -> list[str]:
+    """The commands that a page's text speaks of, whole or in part."""
+    return _CODE.findall(FENCED.sub("", page.read_text()))
+
+
+def commands(line: str) -> list[list[str]]:
+    """The words of each command of a line, without what is before its program and behind its last argument."""
+    split = shlex.shlex(line, posix=True, punctuation_chars=True)
+    split.whitespace_split, split.commenters = True, ""
+    found: list[list[str]] = [[]]
+    for word in split:
+        if set(word) <= set("&|;"):
+            found.append([])
+        else:
+            found[-1].append(word)
+    return [words[: words.index(">")] if ">" in words else words for words in found]
+
+
+def check(line: str, whole: bool) -> None:
+    """Raise ValueError where a command, an action, an option, a target or an extra is not there. `whole`: the command
+    takes just these arguments."""
+    for words in commands(line):
+        programs = [at for at, word in enumerate(words) if re.fullmatch(rf"(\S+/)?{_TOOL}", word)]
+        if not programs:
+            continue
+        name, rest = words[programs[0]].rpartition("/")[2], words[programs[0] + 1 :]
+        problem = {"etude": _etude, "make": _make, "pip": _pip}.get(name, _python)(rest, whole)
+        if problem:
+            raise ValueError(f"{line}: {problem}")
+
+
+def _etude(words: list[str], whole: bool) -> str:
+    if not words or words[0].startswith("-") or words[0] in ("COMMAND", "…"):
+        return ""
+    if words[0] not in COMMANDS:
+        return f"there is no command {words[0]}"
+    parser = parser_of(words[:1])
+    if whole:
+        try:
+            parser.parse_args(words)
+        except SystemExit:
+            return "its parser refuses it"
+        return ""
+    at = 0
+    while actions := [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]:
+        if at >= len(words):
+            break
+        if not set(words[at].split("|")) <= set(actions[0].choices):
+            return f"there is no {words[at]}"
+        parser, at = actions[0].choices[words[at].split("|")[0]], at + 1
+    flags = [word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)]
+    unknown = [flag for flag in flags if flag not in parser._option_string_actions]
+    return f"no option {unknown}" if unknown else ""
+
+
+def _make(words: list[str], whole: bool) -> str:
+    targets = [word for word in words if re.fullmatch(r"[a-z]+", word)]
+    return "" if set(targets) <= _MAKE or not whole else f"no target {sorted(set(targets) - _MAKE)}"
+
+
+def _pip(words: list[str], whole: bool) -> str:
+    named = re.findall(r"(?:\.|etude)\[([\w,]+)\]", " ".join(words))
+    unknown = {each for names in named for each in names.split(",")} - _EXTRAS
+    return f"no extra {sorted(unknown)}" if unknown else ""
+
+
+def _python(words: list[str], whole: bool) -> str:
+    """A script of this repository must be there, and know the options."""
+    if not words or not re.fullmatch(r"(tools|benchmarks|tests)/[\w/]+\.py", words[0]):
+        return ""
+    file = ROOT / words[0]
+    if not file.exists():
+        return f"there is no {words[0]}"
+    ours = words[1 : words.index("--")] if "--" in words else words[1:]
+    flags = {word.split("=")[0] for word in ours if re.match(r"--[a-z]", word)}
+    near = "".join(each.read_text() for each in file.parent.glob("*.py"))
+    unknown = {flag for flag in flags if f'"{flag}"' not in near}
+    return f"no option {sorted(unknown)}" if unknown else ""
+
+
+def is_shell(text: str) -> bool:
+    """Whether bash can read it."""
+    return subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True).returncode == 0
+
+
+def sessions(page: Path) -> list[tuple[str, str]]:
+    """Every command of a page's `console` blocks, with what it printed."""
+    text = "\n".join(text for language, text in blocks(page) if language == "console").replace("\\\n", " ")
+    return re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n?)*)", text, re.M)
