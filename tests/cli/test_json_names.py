@@ -88,16 +88,19 @@ def agent(run: Run, place: Path) -> Iterator[Any]:
     (project / "a.txt").write_text("a\n")
     git(project, "add", "-A")
     git(project, "commit", "-q", "-m", "Begin.")
-    write = Reply("", [("write_file", {"path": "new.txt", "content": "hello\n"})])
+
+    def write(path: str) -> Reply:
+        return Reply("", [("write_file", {"path": path, "content": "hello\n"})])
+
     script = [
-        write, Reply("", [("run_terminal_cmd", {"command": "make it"})]), Reply("Done."),
+        write("b.txt"), Reply("", [("run_terminal_cmd", {"command": "make it"})]), Reply("Done."),
         Reply("", [("read_file", {"path": "a.txt"})]), Reply("Again."), Reply("What was done."),
-        write, Reply("Made."), Reply(status=401),
+        write("c.txt"), Reply("Made."), Reply(status=401),
     ]  # fmt: skip
     with ScriptedServer(script) as server:
         words = ["agent", "--dir", project, "--endpoint", server.url, "--model", "m"]
         yield run(*words, "-p", "Go.")
-        yield run(*words, "-p", "-c", "--output-format", "stream-json", "Again.")
+        yield run(*words, "-p", "--output-format", "stream-json", "Again.")
         for act in ("--diff", "--undo", "--redo", "--compact"):
             yield run(*words, "-c", act)
         yield run(*words, "--best-of", "1", "Make it.")

@@ -62,7 +62,9 @@ agents: list[Agent] = []
 
 
 def results(events: list[Event]) -> list[str]:
-    return [event.data["text"] for event in events if event.kind == "tool_result"]
+    """In the order of the calls: those of one turn may end in another."""
+    told = [event.data for event in events if event.kind == "tool_result"]
+    return [data["text"] for data in sorted(told, key=lambda data: (data["turn"], data["index"]))]
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
