@@ -29,7 +29,8 @@ def used_at_once(config: RunConfig) -> list[str]:
     masked, low_precision = config.trainer.credit.mask_summaries, config.model.expert_format != "plain"
     summarised = config.harness.summary is not None
     wanted = {
-        "parallel_turns": config.rollouts.family != "trail",  # there each call needs the last one's answer
+        # in a trail each call needs the answer of the one before; and what somebody's own tasks want, nobody knows
+        "parallel_turns": config.rollouts.family != "trail" and not config.rollouts.tasks,
         "routes_given": config.trainer.router_replay,
         "low_precision_rows_trained": low_precision,
         "low_precision_rows_sampled": low_precision,
