@@ -56,30 +56,27 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _headline(summary: dict[str, Any]) -> str:
+    """What was played, before and after, and how the control did on it."""
     low, high = summary["pass1_ci"]
+    told = (
+        (f"pass@1, 95% interval {low:.0%} to {high:.0%}", "base_pass1", "pass1"),
+        ("held-out shapes, bugs and words", "heldout_before", "heldout_after"),
+        ("real code", "real_before", "real_after"),
+    )
     figures = [
-        (_change(summary, "base_pass1", "pass1"), f"pass@1, 95% interval {low:.0%} to {high:.0%}"),
-        (_change(summary, "heldout_before", "heldout_after"), "held-out shapes, bugs and words"),
-        (_change(summary, "real_before", "real_after"), "real code"),
-        (f"{summary['wall_s'] / 60:.1f} min", f"{summary['samples_per_s']:.1f} rollouts a second"),
+        (f"{summary[before]:.0%} → {summary[after]:.0%}", name)
+        for name, before, after in told
+        if summary[after] is not None
     ]
-    control = (("pass@1", "pass1", "sft_control_pass1"), ("held-out", "heldout_after", "heldout_control"))
-    played = [(name, after, beside) for name, *keys in control for after, beside in [map(summary.get, keys)]]
+    figures.append((f"{summary['wall_s'] / 60:.1f} min", f"{summary['samples_per_s']:.1f} rollouts a second"))
+    controls = (("pass@1", "pass1", "sft_control_pass1"), ("held-out", "heldout_after", "heldout_control"))
     against = [
-        f"{name} {beside:.0%}, against {after:.0%} after reinforcement learning"
-        for name, after, beside in played
-        if after is not None and beside is not None
+        f"{name} {summary[control]:.0%}, against {summary[after]:.0%} after reinforcement learning"
+        for name, after, control in controls
+        if summary.get(control) is not None
     ]
     said = f"<p>Fine-tuning control at equal CPU time: {'; '.join(against)}.</p>" if against else ""
     return headline(figures) + said
-
-
-def _change(summary: dict[str, Any], before: str, after: str) -> str:
-    return f"{_percent(summary[before])} → {_percent(summary[after])}"
-
-
-def _percent(rate: float | None) -> str:
-    return "–" if rate is None else f"{rate:.0%}"
 
 
 def _rungs_plot(results: dict[str, list[Judged]], family: str) -> str:

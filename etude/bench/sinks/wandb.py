@@ -17,6 +17,7 @@ class Wandb(Sink):
     def start(self, run: RunFacts) -> None:
         import wandb
 
+        self.directory = run.directory
         self.run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             id=run.id,
@@ -33,6 +34,6 @@ class Wandb(Sink):
 
     def finish(self, figures: Mapping[str, float]) -> str:
         self.run.summary.update(dict(figures))
-        where = self.run.url or f"wandb sync {self.run.settings.sync_dir}"
+        where = self.run.url or f"wandb sync {self.directory}/wandb/offline-run-*-{self.run.id}"  # one of each life
         self.run.finish(exit_code=0 if figures else 1)
         return where
