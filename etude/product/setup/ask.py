@@ -37,7 +37,8 @@ class Given:
 
 @dataclass(frozen=True)
 class Done:
-    """What was set up; `before` is where a file that was there has been moved to, `remark` what to know of the model."""
+    """What was set up; `before` is where a file that was there has been moved to, `remark` what to know of the
+    model."""
 
     trial: Trial
     file: Path

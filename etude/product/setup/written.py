@@ -1,6 +1,7 @@
 """Writes agent.toml: what was found out, and beside it in comments what else a user may want to set.
 
-Owns `text_of`, `remark` and `write_config`. The file holds no key. One that is there already is kept under another name.
+Owns `text_of`, `remark` and `write_config`. The file holds no key. One that is there
+already is kept under another name.
 """
 
 from __future__ import annotations
