@@ -79,7 +79,7 @@ apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created
 [ ! -s "$work/sources.list" ] || sources=("$work/sources.list")
 apt-config dump 2>/dev/null | grep -E '^Acquire::(Check-|Retries|https?::Proxy)' >"$work/apt.conf" || true
 beside ${apart[@]+"${apart[@]}"} mmdebstrap --quiet --mode=$mode --variant=apt --aptopt="$work/apt.conf" \
-    --include=python3,ca-certificates,passwd $suite "$root" ${sources[@]+"${sources[@]}"} >"$work/debian.log" 2>&1 ||
+    --include=python3,ca-certificates,passwd,mount $suite "$root" ${sources[@]+"${sources[@]}"} >"$work/debian.log" 2>&1 ||
     stop "mmdebstrap failed: $(tail -n 5 "$work/debian.log")"
 
 beside unshare "${namespaces[@]}" --mount --pid --fork --kill-child=KILL --propagation private \

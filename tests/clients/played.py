@@ -99,4 +99,4 @@ def playing(script):
 if __name__ == "__main__":
     with playing(shelling("echo made here | tee here.txt", "The file is there.")) as made:
         print(made.url, TOKEN, MODEL, flush=True)
-        signal.sigwait({signal.SIGTERM, signal.SIGINT})
+        signal.pause()

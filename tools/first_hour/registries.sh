@@ -22,7 +22,9 @@ if command -v npm >/dev/null; then
 fi
 named='find-links|index-url|cert|constraint|FIND_LINKS|INDEX_URL|CERT|CONSTRAINT|CA_BUNDLE|CA_CERTS|CAFILE'
 cat "$given/etc/pip.conf" "$given/home/.config/pip/pip.conf" "$given/environment" 2>/dev/null | grep -E "$named" |
-    sed 's#file://##g' | tr -s "=\"' \t" '\n' | grep '^/' | sort -u >"$given/named" || true
+    sed 's#file://##g' |
+    tr -s "=\"' \t" '\n' | grep '^/' |
+    sed 's#/simple/*$##' | sort -u >"$given/named" || true # an index's pages name files that stand beside them
 while read -r path; do
     [ ! -e "$path" ] || echo "$path"
 done <"$given/named" >"$given/shown"
