@@ -52,7 +52,7 @@ title "The agent repairs a bug"
 words "In a small project with one bug, of the kind that this model was trained for."
 run "etude tasks generate --rung 1 --out ~/small"
 set_ "cp -r ~/small/train-r1-0/environment/workspace ~/project && cd ~/project"
-run "cat ../small/train-r1-0/instruction.md *.py | head -n 5; python3 check.py"  60 || true
+run "cat ../small/train-r1-0/instruction.md *.py | head -n 5; python3 check.py || true"
 run "etude agent -p \"\$(cat ../small/train-r1-0/instruction.md)\" --allow 'run(python3 check.py)' --set endpoint.temperature=0"
 run "etude agent -c --diff"
 run "python3 check.py"
@@ -67,12 +67,13 @@ else
     run "bash /given/releases.sh cachetools ~/repository 5.2.1 5.3.0 5.3.3 5.4.0 5.5.0 5.5.1 5.5.2" 900
 fi
 set_ "cd ~"
-run "etude tasks mine ~/repository --out tasks --set limits.source_lines=300" 1800
-run "etude tasks validate tasks/mined-*" 900
+words "" "An ordinary user may write no control groups here, so sandboxes are limited by process (\`rlimit\`)." ""
+run "etude tasks mine ~/repository --out tasks --set limits.source_lines=300 --limits rlimit" 1800
+run "etude tasks validate tasks/mined-* --limits rlimit" 900
 words "" "Their solutions, and then the small model, play them:"
-run "etude bench run tasks --solution 1 --out bench/solution" 900
+run "etude bench run tasks --solution 1 --out bench/solution --set environment.limits=rlimit" 900
 holds "every solution solves its task" "etude bench report bench/solution --json | grep -q '\"pass_at_1\": *1'"
-run "etude bench run tasks --checkpoint etude/models/etude-tiny --out bench/tiny" 900
+run "etude bench run tasks --checkpoint etude/models/etude-tiny --out bench/tiny --set environment.limits=rlimit" 900
 run "etude bench compare bench/tiny bench/solution"
 
 title "Train on them, two steps"
