@@ -83,7 +83,7 @@ class Key:
         """The default in words; of a path that differs by machine, its last part."""
         if self.field.is_required():
             return "must be given"
-        by_machine = isinstance(self.default, Path) and self.default.is_absolute()
+        by_machine = self.field.default_factory is not None and isinstance(self.default, Path)
         return _or_unset(f"…/{self.default.name}" if by_machine else plain(self.default))
 
 
