@@ -78,10 +78,9 @@ def shelling(command, then):
         done = "<tool_response>" in prompt.rpartition("<|im_start|>user\n")[2]
         if done and SUBMIT not in prompt:
             return then
-        described = name in ("Bash", "bash") and SUBMIT not in prompt
-        return render_call(
-            name, {SHELLS[name]: SUBMIT if done else command} | ({"description": "Makes it"} if described else {})
-        )
+        given = {SHELLS[name]: SUBMIT if done else command}
+        takes = prompt.partition(f"\n{name}(")[2].partition(")")[0].split(", ")
+        return render_call(name, given | ({"description": "Makes it"} if "description" in takes else {}))
 
     return script
 

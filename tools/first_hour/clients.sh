@@ -50,6 +50,7 @@ mini() {
 
 acpx() {
     words "" "acpx drives agents that speak the Agent Client Protocol, here \`etude acp\`:"
+    set_ 'export ETUDE_TOKEN=$TOKEN'
     run 'etude init --endpoint $PLAYED/v1 --model $MODEL --key-env ETUDE_TOKEN'
     run "acpx --approve-all --agent 'etude acp' exec 'Make the file.'"
 }
