@@ -18,7 +18,7 @@ from scripted_openai import Reply, ScriptedServer
 from test_sessions_server import Serving
 from users_git import git
 
-DEADLINE_S = 120
+DEADLINE_S = 280
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAAB\n"
 SECRETS = ("b3BlbnNzaC1rZXk", "the cloud's word", "a neighbour's note", "not to be read", "tok-9f8e7d6c5b4a")
 
