@@ -21,6 +21,7 @@ PAGE
     mkdir /home/ada/etude && tar -C /home/ada/etude -xf /given/etude.tar || stop "Etude's source could not be unpacked"
     [ -z "$(ls -A /given/home)" ] || cp -r /given/home/. /home/ada/
     chown -R ada: /home/ada "$page" && rm -f "$last" || stop "the user's home could not be made"
+    close_
     exec runuser -u ada -- env HOME=/home/ada USER=ada bash /given/steps.sh
 fi
 
@@ -36,7 +37,7 @@ run "pip install -qq -c constraints.txt ."
 run "du -sh ~/venv"
 words "" "A command that lacks its extra says what to install:"
 refused "etude serve models/etude-tiny"
-words ""
+close_
 run "pip install -qq -c constraints.txt '.[train,acp]'" 1500
 run "etude doctor || true" # it says no to what only root can have
 
@@ -63,11 +64,11 @@ if [ -d /given/repository.git ]; then
     words "The one that was given to the script."
     run "git clone -q /given/repository.git ~/repository"
 else
-    words "Four releases of \`cachetools\`, a commit each: this machine reaches package registries and no git host."
+    words "Four releases of \`cachetools\`, a commit each, as a script can count on package registries and not on a git host."
     run "bash /given/releases.sh cachetools ~/repository 5.3.3 5.4.0 5.5.0 5.5.2" 900
 fi
 set_ "cd ~"
-words "" "An ordinary user may write no control groups here, so sandboxes are limited by process (\`rlimit\`)." ""
+words "" "An ordinary user may write no control groups here, so sandboxes are limited by process (\`rlimit\`)."
 run "etude tasks mine ~/repository --out tasks --set limits.source_lines=300 --limits rlimit" 1800
 run "etude tasks validate tasks/mined-* --limits rlimit" 900
 words "" "Their solutions, and then the small model, play them:"
@@ -108,4 +109,4 @@ for client in claude codex opencode mini acpx; do
     holds "$client called its shell" "test \"\$(cat here.txt)\" = 'made here'"
 done
 close_
-printf '\n%s\n' "Played to its end in $((SECONDS / 60)) minutes on $(nproc) cores." >>"$page"
+printf "\nPlayed to its end.\n" >>"$page"

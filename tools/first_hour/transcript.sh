@@ -33,7 +33,7 @@ words() {
     printf '%s\n' "$@" >>"$page"
 }
 shortened() { # 16 lines of 150 characters; what is in between is left out
-    sed -E 's/\x1b\[[0-9;]*m//g; s/\r/\n/g' "$last" | awk '
+    sed -E 's/\x1b\[[0-9;]*m//g; s/\r/\n/g; s#/sys/fs/cgroup/[^ ,]*#/sys/fs/cgroup/…#; s/(Linux-[0-9.]+)[^ ]*/\1/' "$last" | awk '
         { line[NR] = length($0) > 150 ? substr($0, 1, 150) " …" : $0 }
         END { for (i = 1; i <= NR; i++) if (NR <= 16 || i <= 10 || i > NR - 5) print line[i]; else if (i == 11) print "…" }'
 }
