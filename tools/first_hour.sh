@@ -5,7 +5,7 @@
 #   tools/first_hour.sh [--repository DIR] [--page FILE]
 #
 #   --repository DIR   the git repository that tasks are mined from; without it, releases of a package make one
-#   --page FILE        where the transcript goes (default: build/first-hour.md; docs/first-hour.md is one that was kept)
+#   --page FILE        where the transcript goes (default: build/first-hour.md)
 #
 # Needs Linux, mmdebstrap, 12 GB below TMPDIR, the registries that apt, pip and npm are set up for here, and root; or, in
 # root's place, user namespaces with a range of ids in /etc/subuid (package uidmap).
