@@ -20,7 +20,8 @@ from scripted_openai import Reply, ScriptedServer
 from users_git import git
 from weight_samples import make_chain, publisher_on
 
-from etude.cli.main import COMMANDS, main
+from etude.cli.main import main
+from etude.cli.parser import COMMANDS
 from etude.records import Version
 from etude.weights.opening import open_store
 
@@ -30,7 +31,7 @@ ROW = re.compile(r"^\| `(\w+)`(, by \w+)? \| \S.* \|$", re.M)
 WEIGHTS = ("keygen", "log", "inspect", "verify", "pin", "pins", "unpin", "rollback", "rewind")
 NOT_RUN = {
     "serve", "sessions serve", "environments serve", "weights relay",
-    "train", "pretrain", "play", "plan", "runs set", "runs replace", "runs engines", "bench behaviour",
+    "train", "pretrain", "play", "plan", "runs set", "runs export", "runs replace", "runs engines", "bench behaviour",
     "tasks mine", "tasks adopt", "tasks import", "environments burst", "images build", "images add",
 }  # fmt: skip
 
