@@ -276,7 +276,7 @@ def libraries(tmp_path_factory):
     return pip(where, *LIBRARIES)
 
 
-@pytest.mark.proof(75)
+@pytest.mark.proof(25)
 @pytest.mark.parametrize(("name", "read"), [*zip(LIBRARIES, (TENSORBOARD, TRACKIO, WANDB), strict=True)], ids=LIBRARIES)
 def test_a_library_has_both_lives_of_a_run_as_one(libraries, run, name, read):
     """Offline, and read back by the library's own means."""
