@@ -103,7 +103,7 @@ begun 'env PYTHONPATH=$HOME/etude/tests/engine venv/bin/python $HOME/etude/tests
 set_ "read -r PLAYED TOKEN MODEL < ~/played && export PLAYED TOKEN MODEL"
 . /given/clients.sh
 for client in claude codex opencode mini acpx; do
-    set_ "mkdir -p ~/work/$client && cd ~/work/$client"
+    set_ "mkdir -p ~/made/$client && cd ~/made/$client"
     $client
     run "cat here.txt"
     holds "$client called its shell" "test \"\$(cat here.txt)\" = 'made here'"
