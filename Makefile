@@ -6,9 +6,11 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 # what `make prove` runs beside the tests: each ends with an error where it finds a fault
 PROOFS := \
-	"benchmarks/permissions.py --lines 100000" \
-	"tests/prove/hostile_states.py --states 10000 --at-once 8 --forks 4" \
-	"benchmarks/faults.py"
+	"python benchmarks/permissions.py --lines 100000" \
+	"python tests/prove/hostile_states.py --states 10000 --at-once 8 --forks 4" \
+	"python benchmarks/faults.py" \
+	"python benchmarks/real_model.py" \
+	"tools/first_hour.sh"
 
 .PHONY: quickstart test prove lint bench install system clean
 
@@ -23,7 +25,7 @@ test: $(VENV)/dev.stamp system lint
 prove: $(VENV)/dev.stamp system
 	$(BIN)/python -m pytest tests/prove -p no:cacheprovider
 	ETUDE_PROOFS=all $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations 20 -o timeout=3600 -p no:cacheprovider
-	@set -e; for proof in $(PROOFS); do echo "$$proof"; $(BIN)/python $$proof; done
+	@set -e; for proof in $(PROOFS); do echo "$$proof"; PATH="$(abspath $(BIN)):$$PATH" $$proof; done
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

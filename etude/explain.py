@@ -80,7 +80,15 @@ class Key:
     @property
     def said(self) -> tuple[str, ...]:
         """All that is said of it but for its kinds."""
-        return self.holds, "must be given" if self.field.is_required() else or_unset(plain(self.default)), self.doc
+        return self.holds, self.usual, self.doc
+
+    @property
+    def usual(self) -> str:
+        """The default in words; of a path that differs by machine, its last part."""
+        if self.field.is_required():
+            return "must be given"
+        by_machine = self.field.default_factory is not None and isinstance(self.default, Path)
+        return or_unset(f"…/{self.default.name}" if by_machine else plain(self.default))
 
 
 def keys_of(

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Discriminator, Tag
 
 from etude.errors import ConfigError, EtudeError, MissingDependency
 
-OURS = ("advantages", "backends", "engines", "families", "images", "losses")
+OURS = ("advantages", "backends", "engines", "families", "images", "losses", "sinks")
 """Groups in which Etude itself is; `tools` and `rewards` hold what others add."""
 
 

@@ -166,7 +166,7 @@ RETIRED: dict[str, dict[str, str]] = {
         merge_over=("(8, 32)", "who is late then needs a few fetches"),
         anchor_every=(256, "a full copy weighs as much as a hundred deltas"),
     ),
-    "SolutionPolicy": {"tokenizer": "leave it out: a solution is played without tokens"},
+    "SolutionPolicy": {"tokenizer": "write nothing in its place: a solution is played without tokens"},
     "StoreConfig": {"relay_token_file": "write token_file"}
     | _waits(deadline_s=30, request_timeout_s=15)
     | _fixed(parallel=(8, "eight connections fill a link; block_bytes suits a slow one")),

@@ -52,7 +52,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 def typed(page: Path) -> list[str]:
     """The command lines that a page shows in its code blocks, to be typed as they stand."""
     text = "\n".join(text for _, text in blocks(page)).replace("\\\n", " ")
-    return [re.split(r"\s# ", line)[0].strip() for line in _LINE.findall(text)]
+    return [re.split(r"\s(?:# |\|)", line)[0].strip() for line in _LINE.findall(text)]
 
 
 def mentioned(page: Path) -> list[str]:

@@ -253,7 +253,9 @@ OF_ETUDE = {
     "harness/store.py": "the logs of sessions",
     "product/acp/stdio.py": "the null device",
     "product/fleet/run_records.py": "the records of runs",
+    "product/own_commands.py": "the user's own slash commands, in their configuration",
     "product/sessions/stream.py": "a session's log",
+    "product/setup/written.py": "the agent.toml that was there, which is kept",
 }
 """What reads files in the rooms that work in a user's directory, and which: none of a workspace."""
 

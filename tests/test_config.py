@@ -6,6 +6,7 @@ import pytest
 
 from etude.config import load_part, load_recipe
 from etude.errors import ConfigError
+from etude.explain import keys_of
 from etude.product.config import AgentConfig
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Supervised
@@ -100,3 +101,14 @@ def test_the_key_of_one_entry_of_many_is_named():
 def test_a_file_that_is_no_recipe_is_one_sentence(tmp_path, made, said):
     made(tmp_path / "a.toml")
     assert refused(recipe=tmp_path / "a.toml").startswith(said)
+
+
+def test_a_recipe_that_names_no_model_finds_the_shipped_one_in_any_directory(tmp_path, monkeypatch):
+    """Before, it was looked for below the directory that the command is run in."""
+    recipe = tmp_path / "first.toml"
+    recipe.write_text('name = "first"')
+    monkeypatch.chdir(tmp_path)
+    model = load_recipe(recipe, RunConfig, ()).model.path
+    assert (model / "model.safetensors").is_file()
+    [key] = [key for key in keys_of(RunConfig) if key.path == "model.path"]
+    assert key.usual == '"…/etude-tiny"', "a page says nothing of this machine"

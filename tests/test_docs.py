@@ -158,7 +158,7 @@ def test_a_key_that_is_not_there_is_found(keys):
 
 
 def test_every_page_is_in_the_index():
-    linked = set(re.findall(r"\]\((\w+\.md)", (ROOT / "docs/index.md").read_text()))
+    linked = set(re.findall(r"\]\(([\w-]+\.md)", (ROOT / "docs/index.md").read_text()))
     assert {page.name for page in ROOT.glob("docs/*.md")} - linked - {"index.md"} == set()
 
 
@@ -179,6 +179,32 @@ def test_the_glossary_lists_every_seam():
     owned = {found.lower() for head in heads for found in re.findall(r"(?:^The|Owns the) `?([\w ]+?)`? seam", head)}
     [said] = re.findall(r"^\| \*\*seam\*\* \| .*: (.*?) \|", (ROOT / "docs/glossary.md").read_text(), re.M)
     assert owned == set(said.split(", ")) == {"engine", "sandbox", "object store", "dialogue"}
+
+
+def compared() -> list[list[str]]:
+    """The cells of the agent's table beside other agents, a row a capability."""
+    [section] = re.findall(
+        r"^## Beside other agents\n(.*?)(?=^## |\Z)", (ROOT / "docs/agent.md").read_text(), re.M | re.S
+    )
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def test_the_agent_is_compared_and_each_yes_has_its_test():
+    """And each no its reason. A test that is named is one that pytest would find there."""
+    head, *rows = compared()
+    assert head == ["", "Etude", "Claude Code", "Codex", "opencode", "aider", "test"] and len(rows) >= 40
+    assert len({row[0] for row in rows}) == len(rows)
+    for name, ours, *peers, test in rows:
+        assert len(peers) == 4, name
+        if re.match(r"no\b", ours):
+            assert re.match(r"no(, |: )\S", ours) and not test, f"{name}: say why not"
+            continue
+        assert re.match(r"yes\b", ours), name
+        file, _, function = test.strip("`").partition("::")
+        tree = ast.parse((ROOT / file).read_text())
+        found = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert function.startswith("test_") and function in found, (name, test)
 
 
 def switches():

@@ -1,5 +1,6 @@
 """The pieces of docs/extending.md, as a package in a directory of its own that Etude knows nothing of."""
 
+import json
 import os
 import re
 import subprocess
@@ -329,6 +330,17 @@ print(Path("requests.log.0").read_text())
 
 def test_an_engine_of_somebody_elses_samples(outside):
     assert outside("-c", SAMPLED).split() == ["4", "mine", "3"]
+
+
+def test_a_sink_of_somebody_elses_is_told_the_figures_of_a_run(outside, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.json").write_text("{}")
+    line = {"kind": "step", "step": 3, "reward": 0.5, "parts": {"brief": 0.1}}
+    (run / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    said = json.loads(outside(*ETUDE, "runs", "export", "run", "--to", "table", "--json"))
+    assert said["sent"] == {"step": 3} and Path(tmp_path, said["see"]).samefile(run / "figures.csv")
+    assert (run / "figures.csv").read_text() == "3,step/reward,0.5\n3,step/parts/brief,0.1\n"
 
 
 READ = """

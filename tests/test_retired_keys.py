@@ -26,6 +26,7 @@ def configs(of=Config):
 def known():
     for module in ("cluster.config", "docker.config", "firecracker.config", "qemu.config", "remote", "cluster.routed"):
         importlib.import_module(f"etude.environments.{module}")
+    importlib.import_module("etude.bench.config")
     return [each for each in configs() if each.__module__.startswith("etude.")]
 
 

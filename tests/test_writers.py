@@ -65,8 +65,10 @@ TRIED = {
     "harness/store.py": "a session's secret",
     "host/beneath.py": "an agent's worktree",
     "models/checkpoint.py": "a model",
+    "models/generation.py": "a model",
     "models/tokenizer.py": "a tokenizer",
     "product/fleet/run_records.py": "a session's log",
+    "product/setup/written.py": "an agent's configuration",
     "rewards/mining/generate.py": "a run's reports and summaries",
     "rewards/mining/journal.py": "mined tasks' journal",
     "rewards/mining/mine.py": "a run's reports and summaries",
@@ -93,6 +95,8 @@ TRIED = {
 """By which row of tests/prove a module's way of writing is tried."""
 NOT_TRIED = {
     "bench/acp.py": SCRATCH,
+    "bench/sinks/beside.py": "what a sink's process says: tests/bench/test_sinks.py",
+    "bench/sinks/export.py": "which figures were told, that the run has in its own files: told again",
     "engine/server/shape.py": MEMORY,
     "environments/cgroups.py": KERNEL,
     "environments/container/command.py": SCRATCH,
@@ -122,6 +126,7 @@ NOT_TRIED = {
     "harness/mcp/server.py": SCRATCH,
     "host/repository.py": SCRATCH,
     "host/scratch.py": SCRATCH,
+    "product/hooks.py": SCRATCH,
     "product/acp/stdio.py": "the standard output, on no disk",
     "product/terminal/typing.py": "a line that was typed is lost where it cannot be kept: test_starved_session.py",
     "rewards/legible.py": MEMORY,
@@ -135,6 +140,7 @@ NOT_TRIED = {
     "tasks/inside/guard.py": INSIDE,
     "tasks/inside/pytests.py": INSIDE,
     "tasks/inside/record.py": INSIDE,
+    "tasks/mined/clone.py": "a copy of a repository elsewhere, moved to its place when it is whole",
     "tasks/scrub.py": SCRATCH,
     "tasks/swe.py": SCRATCH,
 }

@@ -17,7 +17,7 @@ from etude.cli.main import FILES
 from etude.cli.parser import COMMANDS, actions_of, parser_of
 from etude.config import Config
 from etude.errors import Exit
-from etude.explain import Key, keys_of, or_unset, plain, toml_of
+from etude.explain import Key, keys_of, toml_of
 from etude.models.shipped import shipped_model
 from etude.rollouts.config import RunConfig
 
@@ -114,7 +114,7 @@ def _anchor(heading: str) -> str:
 
 
 def _row(key: Key) -> str:
-    default = "must be given" if key.field.is_required() else or_unset(plain(key.default))
+    default = key.usual
     only = f" Only where `kind` is {', '.join(key.kinds)}." if key.kinds else ""
     if len(default) > _LONGEST and isinstance(key.default, tuple):
         default = f"a list of {len(key.default)}"

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "harness"), str(ROOT / "tests" / "product")]
 
 from pseudo_terminal import CTRL_D, ENTER, Terminal  # noqa: E402
+from pyte.screens import Char  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.style import Style  # noqa: E402
 from rich.terminal_theme import TerminalTheme  # noqa: E402
@@ -81,7 +82,8 @@ def replies() -> Iterator[Reply]:
         prompt_tokens=3080, cached_tokens=2688, completion_tokens=38,
     )  # fmt: skip
     yield Reply(
-        "Both tests pass. The rule is now in one place:\n\n"
+        'Both tests pass:\n\n```python\nassert parse("XIV") == 14  # 16 before\n```\n'
+        "The rule is now in one place:\n\n"
         "- a numeral **smaller than the next** is subtracted, as the `I` of XIV;\n"
         "- every other one is added, and so is the last.",
         [todos("completed", "completed")], prompt_tokens=3350, cached_tokens=3072, completion_tokens=84,
@@ -89,8 +91,8 @@ def replies() -> Iterator[Reply]:
     yield Reply("", prompt_tokens=3480, cached_tokens=3328, completion_tokens=4)
 
 
-def record(project: Path, home: Path) -> Terminal:
-    """Play it; the terminal as it stood at the end."""
+def record(project: Path, home: Path) -> list[list[Char]]:
+    """Play it; what stood on the screen before it was left, and what had scrolled off it."""
     (project / "roman.py").write_text(PROGRAM)
     (project / "test_roman.py").write_text(TEST)
     env = {**os.environ, "ETUDE_HOME": str(home / "state"), "XDG_CONFIG_HOME": str(home), "HOME": str(project.parent)}
@@ -106,10 +108,11 @@ def record(project: Path, home: Path) -> Terminal:
             terminal.see(r"turns ·")
             terminal.say("/undo")
             terminal.see("/redo brings it back")
-            terminal.see("› *$")
+            terminal.see("mode ask$")
+            shown = terminal.rows()
             terminal.type(CTRL_D)
             terminal.end()
-            return terminal
+            return shown
 
 
 INK, PAPER = (212, 216, 222), (22, 24, 29)
@@ -118,10 +121,10 @@ THEME = TerminalTheme(PAPER, INK, [PAPER, *COLOURS, INK], [(122, 130, 142), *COL
 _NAMES = {"brown": "yellow", "brightblack": "bright_black"}
 
 
-def drawn(terminal: Terminal) -> str:
-    """The screen and what scrolled off it as an SVG."""
+def drawn(rows: list[list[Char]]) -> str:
+    """As an SVG."""
     console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
-    for row in terminal.rows():
+    for row in rows:
         text = Text()
         for cell in row:
             colour = None if cell.fg == "default" else _NAMES.get(cell.fg, cell.fg)
@@ -139,7 +142,7 @@ def main(file: str) -> None:
     with tempfile.TemporaryDirectory(prefix="etude-record-", dir="/var/tmp") as directory:
         project = Path(directory) / "roman"
         project.mkdir()
-        subprocess.run(["git", "init", "-q", str(project)], check=True)
+        subprocess.run(["git", "init", "-q", "-b", "main", str(project)], check=True)
         Path(file).write_text(drawn(record(project, Path(directory) / "home")))
 
 

@@ -27,15 +27,16 @@ h2 { font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid var(--line) 
 table { border-collapse: collapse; margin: .6rem 0 }
 td, th { padding: .15rem .9rem .15rem 0; text-align: left; vertical-align: top; font-weight: 400 }
 th { color: var(--faint) } td.n { font-variant-numeric: tabular-nums } .faint { color: var(--faint) }
-.big { display: flex; gap: 2.5rem; flex-wrap: wrap; margin-top: 1rem } .big b { font-size: 1.8rem; display: block }
+.big { display: flex; gap: 1rem 2.5rem; flex-wrap: wrap; margin-top: 1rem } .big b { font-size: 1.8rem; display: block }
 .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 1.5rem } .pair > div { min-width: 0 } h3 { font-size: 1rem }
-.plots { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem } svg { width: 100%; height: auto }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem }
+svg { width: 100%; height: auto }
 .tasks { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .1rem 1.5rem }
 .tasks div { display: flex; justify-content: space-between; gap: 1rem; overflow: hidden }
 .tasks a, .tasks i { font-style: normal; text-decoration: none; padding: 0 .15rem }
 .yes { color: var(--good) } .no { color: var(--bad) } .none { color: var(--faint) }
 pre { background: var(--soft); padding: .5rem .7rem; border-radius: 6px; overflow-x: auto; font-size: 13px;
-  margin: .3rem 0 }
+  margin: .3rem 0 } .told { white-space: pre-wrap }
 .call { border-left: 3px solid var(--mark); padding-left: .7rem; margin: .5rem 0 }
 svg text { fill: var(--faint); font-size: 11px } svg .axis { stroke: var(--line) } svg .bar { stroke: var(--mark) }
 svg .dot { fill: var(--mark); fill-opacity: .55 } summary { cursor: pointer; margin: .3rem 0 }
@@ -44,7 +45,8 @@ svg .dot { fill: var(--mark); fill-opacity: .55 } summary { cursor: pointer; mar
 
 def write_html(target: Path, title: str, parts: Iterable[str]) -> Path:
     """Write the page; returns its path."""
-    head = f"<!doctype html><meta charset=utf-8><title>{text(title)}</title><style>{_STYLE}</style>"
+    head = "<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+    head += f"<title>{text(title)}</title><style>{_STYLE}</style>"
     write_whole(target, (head + "".join(parts)).encode(errors="backslashreplace"))
     return target
 

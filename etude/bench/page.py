@@ -35,7 +35,9 @@ def write_page(run: Run, summary: Mapping[str, Any], compared: Mapping[str, Any]
     parts = [
         f"<h1>{text(summary['name'])}</h1><div class=faint>{text(policy_name(summary['policy']))}</div>",
         headline(big),
-        "<h2>Against the earlier run</h2><pre>" + text(comparison_text(compared)) + "</pre>" if compared else "",
+        "<h2>Against the earlier run</h2><pre class=told>" + text(comparison_text(compared)) + "</pre>"
+        if compared
+        else "",
         "<h2>Rates</h2>" + _rates(summary),
         "<h2>Solved against tokens</h2>" + _scatter(run),
         "<h2>Task by task</h2>" + _matrix(run),

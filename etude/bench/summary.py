@@ -22,9 +22,12 @@ from etude.bench.measures import (
     sign_permutation,
 )
 from etude.bench.results import Run
+from etude.bench.text import verdict_text
 from etude.errors import ConfigError
 from etude.rewards.judge.aspects import ASPECTS
 
+SURE = 0.05
+"""A difference as large between two equal policies is rarer than this, or may be luck."""
 TASKS_OWN = "the tasks' own"
 """Criteria that one task alone has, under one name."""
 
@@ -170,18 +173,28 @@ def compare(first: Run, second: Run) -> dict[str, Any]:
     better = [task for task, difference in zip(paired, differences, strict=True) if difference > 0]
     worse = [task for task, difference in zip(paired, differences, strict=True) if difference < 0]
     low, high = bootstrap(differences)
-    return {
-        "first": first.name,
-        "second": second.name,
-        "paired_tasks": len(paired),
+    p = mcnemar(len(worse), len(better)) if single else sign_permutation(differences)
+    found: dict[str, Any] = {
+        "first": {"name": first.name, "rate": pass_rate([counts[0][task] for task in paired])},
+        "second": {"name": second.name, "rate": pass_rate([counts[1][task] for task in paired])},
+        "tasks": len(paired),
         "left_out": len(first.head["tasks"].keys() | second.head["tasks"].keys()) - len(paired),
         "same_harness": first.head["harness"] == second.head["harness"],
-        "rates": [pass_rate([found[task] for task in paired]) for found in counts],
+        "better": better,
+        "worse": worse,
+        "alike": len(paired) - len(better) - len(worse),
         "difference": fmean(differences),
         "low": low,
         "high": high,
         "test": "McNemar, exact" if single else "sign permutation over tasks",
-        "p": mcnemar(len(worse), len(better)) if single else sign_permutation(differences),
-        "better": better,
-        "worse": worse,
+        "p": p,
+        "verdict": _verdict(fmean(differences), p, bool(better or worse)),
     }
+    return {**found, "said": verdict_text(found)}
+
+
+def _verdict(difference: float, p: float, differ: bool) -> str:
+    """Of the second run against the first, in one word or two; `text.verdict_text` says it in a sentence."""
+    if not differ:
+        return "no difference"
+    return "may be luck" if p >= SURE else "better" if difference > 0 else "worse"

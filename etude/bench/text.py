@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 CONDUCT = {
@@ -26,7 +26,8 @@ FAULTS = {
 }
 
 
-_SURE = 0.05
+_NAMED = 5
+"""So many tasks of a kind are named, and the others counted."""
 
 
 def cost_of(cost: Mapping[str, float | None]) -> str:
@@ -82,44 +83,51 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
 
 
-def verdict_of(found: Mapping[str, Any]) -> str:
-    """What a comparison comes to, in words, with the figures they stand for."""
-    first, second, difference = found["first"], found["second"], found["difference"]
-    if not difference and not found["better"] and not found["worse"]:
-        return f"No difference: {first} and {second} solved the same."
-    often = f"in {_in_hundred(found['p'])} runs (p = {found['p']:.3g}, {found['test']})"
-    luck = f"two equal policies differ by as much {often}"
-    if found["p"] < _SURE:
-        return f"{second} is {'better' if difference > 0 else 'worse'} than {first}: only {luck}."
-    return f"That may be luck: {luck}. More tasks, or more attempts at each, would tell."
+def verdict_text(found: Mapping[str, Any]) -> str:
+    """The verdict of a comparison as a sentence, with the figures that it stands for."""
+    first, second = found["first"]["name"], found["second"]["name"]
+    p = f"(p = {found['p']:.3g}, {found['test']})"
+    luck = f"Two equal policies would differ by this much in {_in_hundred(found['p'])} such comparisons {p}."
+    match found["verdict"]:
+        case "no difference":
+            return f"No difference: {first} and {second} solved the same."
+        case "may be luck":
+            return f"That may be luck. {luck} More tasks, or more attempts at each, would tell."
+        case verdict:
+            return f"{second} is {verdict} than {first}. {luck}"
 
 
 def _in_hundred(p: float) -> str:
-    return f"{100 * p:.0f} of 100" if p >= 0.01 else f"{max(1000 * p, 1):.0f} of 1,000" if p >= 0.001 else "1 of 1,000"
+    if p < 0.001:
+        return "fewer than 1 of 1,000"
+    return f"{100 * p:.0f} of 100" if p >= 0.01 else f"{1000 * p:.0f} of 1,000"
 
 
 def comparison_text(found: Mapping[str, Any]) -> str:
     """Of two runs: what each solved, on which tasks they differ, and whether that can be luck."""
-    names = (found["first"], found["second"])
-    tasks = _tasks(found["paired_tasks"])
-    lines = [f"{found['second']} against {found['first']}, on {tasks} that both have played"]
-    width = max(map(len, names))
-    lines += [f"  {name:<{width}} {percent(rate):>6} solved" for name, rate in zip(names, found["rates"], strict=True)]
-    alike = found["paired_tasks"] - len(found["better"]) - len(found["worse"])
+    runs = (found["first"], found["second"])
+    second, width = found["second"]["name"], max(len(run["name"]) for run in runs)
+    lines = [f"{second} against {found['first']['name']}, on {_tasks(found['tasks'])} that both have played"]
+    lines += [f"  {run['name']:<{width}} {percent(run['rate']):>6} solved" for run in runs]
     lines.append(
-        f"  {found['second']} did better on {_tasks(len(found['better']))}, worse on {_tasks(len(found['worse']))}, "
-        f"and the same on {_tasks(alike)}"
+        f"  {second} did better on {_tasks(len(found['better']))}, worse on {_tasks(len(found['worse']))}, "
+        f"and the same on {_tasks(found['alike'])}"
     )
+    lines += [f"    {kind}: {_some(found[kind])}" for kind in ("better", "worse") if found[kind]]
     if found["low"] < found["high"]:
         low, high = (f"{100 * found[key]:+.1f}" for key in ("low", "high"))
         points = f"{100 * found['difference']:+.1f} points"
-        lines.append(f"  difference {points}; 95% of samples of such tasks give {low} to {high}")
-    lines.append(verdict_of(found))
+        lines.append(f"  difference {points}, 95% interval {low} to {high}")
+    lines.append(found["said"])
     if found["left_out"]:
         lines.append(f"{_tasks(found['left_out'])} left out: both runs must have a verdict on them")
     if not found["same_harness"]:
         lines.append("The two were played with different harness settings.")
     return "\n".join(lines)
+
+
+def _some(tasks: Sequence[str]) -> str:
+    return ", ".join(tasks[:_NAMED]) + (f" and {len(tasks) - _NAMED} more" if len(tasks) > _NAMED else "")
 
 
 def _tasks(count: int) -> str:

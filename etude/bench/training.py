@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from etude.bench.curves import axes_of, curves
 from etude.bench.html import figure, headline, svg, table, text, write_html
 from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, from_json, pass_rate
@@ -27,7 +28,6 @@ def write_report(directory: Path) -> Path:
     summary = json.loads((directory / "summary.json").read_text())
     recipe = json.loads((directory / "recipe.json").read_text())
     lines = rows(directory / "metrics.jsonl")
-    steps = [line for line in lines if line["kind"] == "step"]
     results = {
         label: from_json(json.loads(path.read_text()))
         for label in LABELS
@@ -39,7 +39,7 @@ def write_report(directory: Path) -> Path:
         f"<h1>Etude · {text(recipe['name'])} · seed {recipe['seed']}</h1>",
         _headline(summary),
         "<h2>Held-out tasks, rung by rung</h2>" + _rungs_plot(results, family) + _table_of_sets(results, family),
-        "<h2>Training</h2><div class=plots>" + _curves(steps) + _ages_plot(summary) + _cpu_plot(summary) + "</div>",
+        "<h2>Training</h2><div class=plots>" + curves(lines) + _ages_plot(summary) + _cpu_plot(summary) + "</div>",
         "<h2>What changed in how it works</h2>" + _behaviour(results),
         shown_side_by_side(_read(directory / "pair.json")),
         "<h2>Three sessions</h2>" + "".join(_example(title, example) for title, example in examples.items()),
@@ -56,35 +56,34 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _headline(summary: dict[str, Any]) -> str:
+    """What was played, before and after, and how the control did on it."""
     low, high = summary["pass1_ci"]
+    told = (
+        (f"pass@1, 95% interval {low:.0%} to {high:.0%}", "base_pass1", "pass1"),
+        ("held-out shapes, bugs and words", "heldout_before", "heldout_after"),
+        ("real code", "real_before", "real_after"),
+    )
     figures = [
-        (_change(summary, "base_pass1", "pass1"), f"pass@1, 95% interval {low:.0%} to {high:.0%}"),
-        (_percent(summary["sft_control_pass1"]), "fine-tuning control at equal CPU time"),
-        (_change(summary, "heldout_before", "heldout_after"), "held-out shapes, bugs and words"),
-        (_change(summary, "real_before", "real_after"), "real code"),
-        (f"{summary['wall_s'] / 60:.1f} min", f"{summary['samples_per_s']:.1f} rollouts a second"),
+        (f"{summary[before]:.0%} → {summary[after]:.0%}", name)
+        for name, before, after in told
+        if summary[after] is not None
     ]
-    return headline(figures)
-
-
-def _change(summary: dict[str, Any], before: str, after: str) -> str:
-    return f"{_percent(summary[before])} → {_percent(summary[after])}"
-
-
-def _percent(rate: float | None) -> str:
-    return "–" if rate is None else f"{rate:.0%}"
-
-
-def _figure(width: float = 6.0, height: float = 2.9) -> tuple[Any, Any]:
-    drawn = figure(width, height)
-    axes = drawn.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    return drawn, axes
+    figures.append((f"{summary['wall_s'] / 60:.1f} min", f"{summary['samples_per_s']:.1f} rollouts a second"))
+    controls = (("pass@1", "pass1", "sft_control_pass1"), ("held-out", "heldout_after", "heldout_control"))
+    against = [
+        f"{name} {summary[control]:.0%}, against {summary[after]:.0%} after reinforcement learning"
+        for name, after, control in controls
+        if summary.get(control) is not None
+    ]
+    said = f"<p>Fine-tuning control at equal CPU time: {'; '.join(against)}.</p>" if against else ""
+    return headline(figures) + said
 
 
 def _rungs_plot(results: dict[str, list[Judged]], family: str) -> str:
     rungs = family_of(family).rungs
-    drawn, axes = _figure(9, 3)
+    drawn = figure(9, 3)
+    axes = drawn.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
     width = 0.8 / len(results)
     for place, (label, judged) in enumerate(results.items()):
         counts = [pass_rate(judged, split="eval", rung=rung) for rung in rungs]
@@ -96,7 +95,7 @@ def _rungs_plot(results: dict[str, list[Judged]], family: str) -> str:
         ]
         at = [rung + (place - (len(results) - 1) / 2) * width for rung in rungs]
         axes.bar(at, rates, width, yerr=errors, label=LABELS[label], color=COLOURS[label], ecolor="#555", capsize=2)
-    axes.set_xticks(list(rungs), family_of(family).names)
+    axes.set_xticks(list(rungs), [name.replace(" ", "\n", 1) for name in family_of(family).names], fontsize=8)
     axes.set_ylim(0, 1)
     axes.set_ylabel("pass@1")
     axes.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.15))
@@ -117,41 +116,24 @@ def _table_of_sets(results: dict[str, list[Judged]], family: str) -> str:
     return table(["tasks", *(LABELS[label] for label in results)], rows)
 
 
-def _curves(steps: Sequence[dict[str, Any]]) -> str:
-    minutes = [step["elapsed_s"] / 60 for step in steps]
-    learning, axes = _figure()
-    axes.plot(minutes, [step["solve_rate"] for step in steps], color="#2a8a4a", label="solve rate, latest 128 rollouts")
-    axes.plot(
-        minutes, [step["reward"] for step in steps], color="#b05ccf", lw=0.8, alpha=0.7, label="reward of the batch"
-    )
-    axes.set_ylim(0, 1)
-    axes.set_xlabel("minutes since the start")
-    axes.legend(frameon=False, fontsize=8)
-    drift, axes = _figure()
-    axes.semilogy(
-        minutes, [max(step["mismatch_k3"], 1e-9) for step in steps], color="#d0453a", label="KL to the sampler (k3)"
-    )
-    axes.semilogy(minutes, [step["entropy"] for step in steps], color="#2f6fed", label="entropy")
-    axes.set_xlabel("minutes since the start")
-    axes.legend(frameon=False, fontsize=8)
-    return svg(learning) + svg(drift)
-
-
 def _ages_plot(summary: dict[str, Any]) -> str:
-    drawn, axes = _figure()
+    drawn = figure(6, 2.9)
+    axes = axes_of(drawn, "Age of the tokens that were trained on")
     ages = {int(age): tokens for age, tokens in summary["counters"]["age_tokens"].items()}
     axes.bar(list(ages), [tokens / max(1, sum(ages.values())) for tokens in ages.values()], color="#2f6fed")
-    axes.set_xlabel("versions between sampling and training")
-    axes.set_ylabel("share of trained tokens")
+    axes.set_xticks(sorted(ages))
+    axes.set_xlabel("versions between sampling and training", fontsize=8)
+    axes.set_ylabel("share of trained tokens", fontsize=8)
     return svg(drawn)
 
 
 def _cpu_plot(summary: dict[str, Any]) -> str:
-    drawn, axes = _figure()
+    drawn = figure(6, 2.9)
+    axes = axes_of(drawn, "CPU time of training, by process")
     parts = {name: seconds for name, seconds in summary["cpu_by_part"].items() if seconds > 0.5}
     axes.barh(list(parts)[::-1], list(parts.values())[::-1], color="#8a94a6")
     busy = f"engine busy {summary['engine_busy']:.0%}, trainer busy {summary['trainer_busy']:.0%} of the time"
-    axes.set_xlabel(f"CPU seconds of training ({busy})")
+    axes.set_xlabel(f"seconds; {busy}", fontsize=8)
     return svg(drawn)
 
 

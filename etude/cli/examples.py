@@ -13,6 +13,7 @@ EXAMPLES: Mapping[str, str] = {
     "etude runs set": "etude runs set runs/quickstart-0 groups.max_staleness=2",
     "etude runs replace": "etude runs replace runs/quickstart-0 sessions",
     "etude runs engines": "etude runs engines runs/quickstart-0 --join",
+    "etude runs export": "etude runs export runs/quickstart-0 --to tensorboard",
     "etude pretrain": "etude pretrain recipes/base.toml --out runs/base",
     "etude init": "etude init --endpoint http://127.0.0.1:8000/v1 --model qwen3-coder",
     "etude agent": 'etude agent -p "Why does tests/test_parse.py fail? Repair it." --allow "run(pytest *)"',

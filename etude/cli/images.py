@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         image = add_image(
             store, options.source, name=options.name, packages=options.package, reference=options.reference
         )
-        said = {"id": image.id, "path": str(image.path), "size": image.size}
+        said = {"image_id": image.id, "path": str(image.path), "size": image.size}
     elif options.action == "list":
         names = store.names()
         said = {
@@ -83,4 +83,4 @@ async def _build(store: Any, options: argparse.Namespace) -> dict[str, Any]:
         )
     finally:
         await backend.close()
-    return {"id": built.image.id, "path": str(built.image.path), "steps": built.ran, "cached": built.cached}
+    return {"image_id": built.image.id, "path": str(built.image.path), "steps": built.ran, "cached": built.cached}

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         say(json.dumps({"file": str(done.file), "before": before, **about, "calls_tools": done.trial.calls}))
         return 0
     if not there:
-        say(done.trial.said)
+        say(done.trial.said + (f"; {done.remark}" if done.remark else ""))
     say(f"wrote {done.file}" + (f"; what was there is {done.before}" if done.before else ""))
     say("next: `etude agent`, in the directory that it is to work in; `etude doctor` looks at the whole machine")
     return 0

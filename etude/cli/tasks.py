@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from etude.plain import plain_line, say
 
@@ -56,8 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     swe.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
     for action in (mine, validate, unpack, swe):
         action.add_argument("--environments", type=Path, help="where installed packages are kept")
+    for action in (mine, validate, swe):
+        _add_limits(action)
     for action in (validate, mine, pack, unpack, adopt, swe):
         action.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_limits(action: argparse.ArgumentParser) -> None:
+    said = "rlimit: weaker limits of sandboxes, for a user who may write no control groups"
+    action.add_argument("--limits", choices=["cgroup", "rlimit"], help=said)
 
 
 def _add_generate(generate: argparse.ArgumentParser) -> None:
@@ -73,6 +80,7 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
     generate.add_argument("--config", type=Path, help="a TOML file of the run's config")
     generate.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
     generate.add_argument("--environments", type=Path, help="where installed packages are kept")
+    _add_limits(generate)
     generate.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -100,7 +108,7 @@ async def _invent(options: argparse.Namespace) -> int:
     if options.kind:
         _refuse(options, "the ladder", "rung", "split")
         tasks = [migration_task(level, seed) for level in options.level or range(1, 6) for seed in seeds]
-        backend = _open(options.environments or default_root())
+        backend = _open(options.environments or default_root(), options.limits)
         try:
             for task in tasks:
                 if problems := (await validate(task, backend, runs=1)).problems:
@@ -110,12 +118,12 @@ async def _invent(options: argparse.Namespace) -> int:
         finally:
             await backend.close()
     else:
-        _refuse(options, "other kinds", "level", "environments")
+        _refuse(options, "other kinds", "level", "environments", "limits")
         tasks = [ladder_task(options.rung or 1, options.split or "train", seed) for seed in seeds]
     for task in tasks:
         write_task(task, options.out / task.id)
     written = [str(options.out / task.id) for task in tasks]
-    say(json.dumps(written) if options.json else "\n".join(written))
+    say(json.dumps({"tasks": written}) if options.json else "\n".join(written))
     return 0
 
 
@@ -167,7 +175,7 @@ async def _validate(options: argparse.Namespace) -> int:
 
     tasks, root = {str(path): read_task(path) for path in options.tasks}, options.environments or default_root()
     await install_missing(tasks.values(), root=root)
-    backend = _open(root)
+    backend = _open(root, options.limits)
     try:
         found = {path: await validate(task, backend) for path, task in tasks.items()}
     finally:
@@ -203,12 +211,13 @@ def _said(
     return 1 if any(problems.values()) else 0
 
 
-def _open(environments: Path) -> Backend:
+def _open(environments: Path, limits: Literal["cgroup", "rlimit"] | None) -> Backend:
     """Sandboxes that see the environments, where there are some."""
     from etude.environments.backends import open_backend
+    from etude.environments.namespace import NamespaceConfig
     from etude.tasks.mined.shown import showing
 
-    return open_backend(showing(root=environments))
+    return open_backend(showing(NamespaceConfig(limits=limits) if limits else None, root=environments))
 
 
 async def _adopt(options: argparse.Namespace) -> int:
@@ -244,7 +253,7 @@ async def _import(options: argparse.Namespace) -> int:
     config = load_recipe(options.config, ImportConfig, options.set)
     clones = {name: History(Path(path)) for name, _, path in (pair.partition("=") for pair in options.clone)}
     environments = Environments(options.environments or default_root())
-    backend, found = _open(environments.root), {}
+    backend, found = _open(environments.root, options.limits), {}
     try:
         for instance in read_instances(options.instances):
             if options.only and instance.id not in options.only:
@@ -277,7 +286,7 @@ async def _mine(options: argparse.Namespace) -> int:
     if is_address(options.repository):
         say(f"cloning {options.repository}", sys.stderr)
         repository = await asyncio.to_thread(cloned, options.repository)
-    backend = _open(environments.root)
+    backend = _open(environments.root, options.limits)
     try:
         found = await mine(repository, options.out, backend, environments, config, _progress(), issues)
     finally:
@@ -298,7 +307,7 @@ async def _generate(options: argparse.Namespace) -> int:
     own += [f"levels={json.dumps(options.level)}"] if options.level else []
     config = load_recipe(options.config, GenerateConfig, [*own, *options.set])
     environments = Environments(options.environments or default_root())
-    backend = _open(environments.root)
+    backend = _open(environments.root, options.limits)
     try:
         found = await generate(options.repository, options.out, backend, environments, config, _progress("tasks"))
     finally:

@@ -23,6 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the recipe"
     )
+    parser.add_argument(
+        "--report-to", action="append", default=[], metavar="SINK",
+        help="tell the figures to wandb, tensorboard or trackio too; may be given several times"
+    )  # fmt: skip
     parser.add_argument("--explain", metavar="KEY", help="say what a key does and where its value is from; run nothing")
     parser.add_argument("--json", action="store_true", help="print nothing but the final JSON line")
     parser.add_argument(
@@ -46,6 +50,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _supervise(options: argparse.Namespace) -> int:
+    from etude.bench.sinks.beside import sinks_of
     from etude.config import load_part
     from etude.rollouts.faults import Restarts, Supervised
     from etude.rollouts.supervisor import Supervisor, command_of
@@ -54,6 +59,7 @@ def _supervise(options: argparse.Namespace) -> int:
     recipe.deadlines.apply()
     directory = options.out or Path("runs") / f"{recipe.name}-{recipe.seed}"
     sets = [part for override in options.set for part in ("--set", override)]
+    sets += [part for name in sinks_of(directory, options.report_to) for part in ("--report-to", name)]
     flags = [flag for flag, given in (("--resume", options.resume), ("--json", options.json)) if given]
     command = command_of(["train", str(options.recipe), "--out", str(directory), *sets, *flags, "--unsupervised"])
     restarts = Restarts(recipe.faults, directory / "metrics.jsonl")
@@ -73,6 +79,7 @@ def _sweep(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from etude.bench.sinks.beside import Beside, sinks_of
     from etude.bench.training import write_report
     from etude.config import load_recipe
     from etude.rollouts.config import RunConfig
@@ -81,8 +88,11 @@ def _run(options: argparse.Namespace) -> int:
 
     config = load_recipe(options.recipe, RunConfig, options.set)
     directory = options.out or Path("runs") / f"{config.name}-{config.seed}"
+    sinks = sinks_of(directory, options.report_to)
     try:
-        summary = asyncio.run(Run(config, directory, options.resume, quiet=options.json).execute())
+        run = Run(config, directory, options.resume, quiet=options.json)
+        with Beside(directory, sinks):
+            summary = asyncio.run(run.execute())
         page = write_report(directory)
     except (EtudeError, OSError):
         raise  # the command's own main says what it is

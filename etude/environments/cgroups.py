@@ -31,7 +31,8 @@ _RIVALS = 1000
 _USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
 ADVICE = (
     "run as root, or inside `systemd-run --user --scope -p Delegate=yes -- COMMAND` (cgroup v2), or accept weaker "
-    'per-process limits with limits = "rlimit" in the environment config'
+    'per-process limits: limits = "rlimit" in the environment config, --set environment.limits=rlimit, or, with '
+    "`etude tasks`, --limits rlimit"
 )
 
 

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.errors import MissingDependency
+from etude.errors import ConfigError, MissingDependency
 
 SANDBOX_UID = 1000
 HOME = "/home/agent"
@@ -69,8 +69,11 @@ def find_toolchain(python: Path | None) -> Toolchain:
 
 
 def build_skeleton(root: Path, targets: list[str]) -> None:
-    """Fill the empty directory `root`; `targets` are further absolute mount points inside."""
-    for point in (*_MOUNT_POINTS, *(target.lstrip("/") for target in targets)):
+    """Fill the empty directory `root`; `targets` are further absolute mount points inside.
+
+    Raises ConfigError where one cannot be a directory there.
+    """
+    for point in _MOUNT_POINTS:
         (root / point).mkdir(parents=True, exist_ok=True)
     (root / "guest" / "guest").touch()
     for name in _TOP_LEVEL:
@@ -92,11 +95,24 @@ def build_skeleton(root: Path, targets: list[str]) -> None:
             (etc / "alternatives").mkdir(exist_ok=True)
             (etc / "alternatives" / link.name).symlink_to(os.readlink(link))
     (etc / "mtab").symlink_to("/proc/mounts")
+    for target in targets:
+        _make_point(root, target)
     for directory, _, files in os.walk(root):  # readable to the sandbox's user whatever our umask
         os.chmod(directory, 0o755)
         for path in (Path(directory, name) for name in files):
             if not path.is_symlink():
                 path.chmod(0o644)
+
+
+def _make_point(root: Path, target: str) -> None:
+    """Through no link: it would lead out of `root`."""
+    place = root
+    for part in target.strip("/").split("/"):
+        place /= part
+        if place.is_symlink() or (place.exists() and not place.is_dir()):
+            taken = f"/{place.relative_to(root)} is a {'link' if place.is_symlink() else 'file'} in a sandbox"
+            raise ConfigError(f"binds: nothing can be seen as {target}, for {taken}; name another place")
+        place.mkdir(exist_ok=True)
 
 
 def _default_prefix() -> Path:

@@ -43,6 +43,9 @@ from etude.harness.session import Session
 from etude.harness.state import Stop
 from etude.harness.store import SessionStore
 from etude.product.config import AgentConfig, config_file
+from etude.product.hooks import Hooks
+from etude.product.images import Images
+from etude.product.own_commands import expanded
 from etude.product.surroundings import surroundings
 from etude.product.toolbox import Toolbox
 from etude.product.tracing import spans_of, watched
@@ -73,6 +76,8 @@ class Agent:
     ) -> None:
         self.id, self.directory, self.session, self.endpoint, self.gate = id, directory, session, endpoint, gate
         self.ledger, self.spans = ledger, spans
+        self.hooks_run: Mapping[str, int] = {}
+        """The user's hooks, and how often each was run."""
         self.lacking: Mapping[str, str] = {}
         """MCP servers that have not all the tools they should have, and why."""
         self._at_work: asyncio.Task[Any] | None = None
@@ -84,9 +89,10 @@ class Agent:
         return self._at_work is not None
 
     async def play(self, prompt: str | None) -> Ended:
-        """Play a prompt to its end; None goes on where the log ends. What was done before a `cancel` stays done, and
-        stands in the log: the next prompt, or `play(None)`, goes on from there. Raises what `Session` raises."""
-        ended = await self._work(self.session.resume() if prompt is None else self.session.prompt(prompt))
+        """Play a prompt to its end, a slash command of the user's own as what it stands for; None goes on where the log
+        ends. What was done before a `cancel` stays done, and stands in the log: the next prompt, or `play(None)`, goes
+        on from there. Raises what `Session` raises."""
+        ended = await self._work(self.session.resume() if prompt is None else self.session.prompt(expanded(prompt)))
         return "cancelled" if ended is None else ended
 
     async def compact(self) -> bool:
@@ -164,8 +170,7 @@ async def open_agent(
     of a worktree that is there for a session only are those of the project it is of, and no snapshots of it are kept.
     """
     directory, project = directory.resolve(), (worktree_of or directory).resolve()
-    if session_id is not None and (there := store.workspace(session_id)) != directory:
-        raise ConfigError(f"session {session_id} works in {there}, not in {directory}; go on with it there")
+    _check_place(store, session_id, directory)
     async with contextlib.AsyncExitStack() as stack:
         name = session_id or store.new_id()
         journal = stack.enter_context(store.open(name, new=session_id is None))
@@ -183,10 +188,11 @@ async def open_agent(
         harness = config.summarised
         around = await asyncio.to_thread(surroundings, directory, config) if config.surroundings else ""
         guard = SecretGuard(Redactor(known_secrets(os.environ), store.key(name)))
-        tools = Toolbox(harness.chosen(), mcp, gate, guard)
+        images, hooks = Images(config.images), Hooks(config.hooks, name, directory)
+        tools = Toolbox(images.shown_by(harness.chosen()), mcp, gate, guard, hooks)
         session = Session(
             sandbox,
-            EndpointDialogue(endpoint, tools.known, session_id=name, on_delta=on_delta),
+            EndpointDialogue(endpoint, tools.known, session_id=name, on_delta=on_delta, image=images.get),
             harness,
             config.limits,
             EventLog(on_event, journal),
@@ -198,9 +204,20 @@ async def open_agent(
         )
         _begin(session, name, directory, config.endpoint.model)
         agent = Agent(name, directory, session, endpoint, gate, ledger, spans)
-        agent.lacking = mcp.failed
+        agent.lacking, agent.hooks_run = mcp.failed, hooks.counts
         agent.use_model(config.endpoint.model)
+        stack.push_async_callback(_left, hooks, session)
         yield agent
+
+
+def _check_place(store: SessionStore, session_id: str | None, directory: Path) -> None:
+    if session_id is not None and (there := store.workspace(session_id)) != directory:
+        raise ConfigError(f"session {session_id} works in {there}, not in {directory}; go on with it there")
+
+
+async def _left(hooks: Hooks, session: Session) -> None:
+    if session.state.prompts:
+        await hooks.end(session.state.stop)
 
 
 def _said(mcp: McpTools) -> McpTools:

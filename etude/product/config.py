@@ -23,15 +23,22 @@ from etude.harness.cost import Price
 from etude.harness.endpoint import EndpointConfig
 from etude.harness.fleet import FleetConfig, RankingConfig
 from etude.harness.mcp import McpConfig
+from etude.product.hooks import HookConfig
 from etude.records import Limits
+
+LEAST_CONTEXT = 4096
+"""The shortest context, in tokens, that the product's ten tools and a summary fit into."""
 
 
 class AgentConfig(Config):
     """One agent: its model, what it is given, and what it may use."""
 
     endpoint: EndpointConfig
-    context_tokens: int = Field(128_000, ge=4096)
-    """The model's context. A session is summarised when it has used four fifths of it."""
+    context_tokens: int = Field(128_000, ge=256)
+    """The model's context. A session is summarised when it has used four fifths of it; below LEAST_CONTEXT it has no
+    room for that, and the session ends where its context does."""
+    images: bool = False
+    """Whether the model sees images: `read_file` then shows it PNG, JPEG, GIF and WebP files."""
     max_turns: int = Field(200, ge=1)
     """Of one prompt."""
     max_sampled_tokens: int = Field(5_000_000, ge=1)
@@ -50,6 +57,8 @@ class AgentConfig(Config):
     deadlines: DeadlineConfig = DeadlineConfig()
     mcp: McpConfig = McpConfig()
     """Servers whose tools the agent has beside its own. They are the user's to name, never a repository's."""
+    hooks: tuple[HookConfig, ...] = ()
+    """Commands before or after a tool's call and at a session's end, outside the sandbox. They too are the user's."""
 
     fleet: FleetConfig = FleetConfig()
     """Of agents side by side: what their worktrees start from and how each is made ready."""
@@ -84,11 +93,13 @@ class AgentConfig(Config):
 
     @property
     def summarised(self) -> HarnessConfig:
-        """The harness, with summaries."""
+        """The harness, with summaries where there is room for them."""
+        if self.harness.summary or self.context_tokens < LEAST_CONTEXT:
+            return self.harness
         summary = SummaryConfig(
             trigger_tokens=self.context_tokens * 4 // 5, max_tokens=min(4096, self.context_tokens // 8)
         )
-        return self.harness if self.harness.summary else self.harness.model_copy(update={"summary": summary})
+        return self.harness.model_copy(update={"summary": summary})
 
 
 def config_file() -> Path:

@@ -128,6 +128,7 @@ def _result(agent: Agent, stop: Stop) -> dict[str, Any]:
             for each in agent.gate.unasked
         ],
         "wanting": list(agent.gate.missing_rules),
+        **({"hooks": dict(agent.hooks_run)} if agent.hooks_run else {}),
         **({"spans": dict(agent.spans.ended)} if agent.spans is not None else {}),
     }
 
@@ -189,12 +190,12 @@ def stream_event(event: Event) -> Iterator[dict[str, Any]]:
             status = "error" if data["error"] else "success"
             yield {"type": "tool_result", **at, "tool_id": _id(data), "status": status, "output": data["text"]}
         case "summary":
-            yield {"type": "summary", **at, "before": data["before"], "after": data["after"], "reason": data["reason"]}
+            yield {"type": "summary", **at, "before": data["before"], "after": data["after"], "why": data["reason"]}
         case "checkpoint" if "error" in data:
             yield {"type": "error", **at, "severity": "warning", "message": data["error"]}
         case "end":
             status = "success" if data["stop"] == "finished" else "limit"
-            yield {"type": "result", **at, "status": status, "stop": data["stop"], "stats": data["usage"]}
+            yield {"type": "result", **at, "status": status, "stop": data["stop"], "usage": data["usage"]}
 
 
 def _id(data: Mapping[str, Any]) -> str:

@@ -1,8 +1,9 @@
 """What the agent is told of where it works: system, date, git, what commands may do, and its limits.
 
-Owns `surroundings`, the text that stands in the product's system prompt after the agent's name. Sessions of training
-have none of it. It says what seldom changes in a session, since a prompt that has changed is told again; and nothing
-that is written in the repository, since that is anybody's. Starts git as `host.git` does, and nothing else.
+Owns `surroundings`, the text that stands in the product's system prompt after the agent's name, and `branch_of`, for a
+line of status. Sessions of training have none of it. It says what seldom changes in a session, since a prompt that has
+changed is told again; and nothing that is written in the repository, since that is anybody's. Starts git as `host.git`
+does, and nothing else.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _GIT_S = 10.0
 _LONGEST_NAME = 100
+_BRANCH, _HEAD_BYTES = "ref: refs/heads/", 4096
 _UNDER_WAY = {
     "MERGE_HEAD": "a merge", "rebase-merge": "a rebase", "rebase-apply": "a rebase", "REVERT_HEAD": "a revert",
     "CHERRY_PICK_HEAD": "a cherry-pick", "BISECT_LOG": "a bisection",
@@ -60,6 +62,18 @@ def git_state(directory: Path) -> str:
         return ", ".join([*said, "with changes that are not committed" if changed else "everything is committed"])
     except (EtudeError, OSError):
         return "the workspace is in a git repository that cannot be read"
+
+
+def branch_of(directory: Path) -> str:
+    """The branch that is checked out, as it is now, or the beginning of the commit; empty without a repository. Starts
+    no git."""
+    try:
+        found = find(directory)
+        head = beneath.read(found.git_dir, "HEAD", _HEAD_BYTES).decode().strip() if found is not None else ""
+    except (EtudeError, OSError, UnicodeDecodeError):
+        return ""
+    name = head.removeprefix(_BRANCH) if head.startswith(_BRANCH) else head[:8]
+    return "" if name.startswith((".", "ref:")) else plain_line(name)[:_LONGEST_NAME]
 
 
 def _ask(*words: str, at: GitContext) -> str:

@@ -13,14 +13,16 @@ from etude.harness.permissions.gate import Gate
 from etude.harness.schema import MalformedCall, ToolCall
 from etude.harness.secrets import SecretGuard
 from etude.harness.tools import Tool
+from etude.product.hooks import Hooks
 
 
 class Toolbox:
     """`known` and `guarded` have the same names, and change in place."""
 
-    def __init__(self, own: Mapping[str, Tool], mcp: McpTools, gate: Gate, secrets: SecretGuard) -> None:
-        self._mcp, self._gate, self._secrets = mcp, gate, secrets
+    def __init__(self, own: Mapping[str, Tool], mcp: McpTools, gate: Gate, secrets: SecretGuard, hooks: Hooks) -> None:
+        self._mcp, self._gate, self._secrets, self._hooks = mcp, gate, secrets, hooks
         self.known: dict[str, Tool] = {**own, **mcp.by_name}
+        hooks.check(self.known)
         self.guarded = self._behind_guards(self.known)
         mcp.on_change = self._follow
 
@@ -36,4 +38,4 @@ class Toolbox:
 
     def _behind_guards(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
         there = {name: tool for name, tool in tools.items() if not tool.gone}
-        return {**tools, **self._gate.guard(self._secrets.guard(there))}
+        return {**tools, **self._gate.guard(self._secrets.guard(self._hooks.guard(there)))}

@@ -20,6 +20,7 @@ from etude.environments.cluster.settings import LaunchConfig
 from etude.environments.namespace import NamespaceConfig
 from etude.harness.config import HarnessConfig
 from etude.models.config import ExpertFormat
+from etude.models.shipped import shipped_model
 from etude.plugins import named
 from etude.rewards.reward import RewardConfig
 from etude.rollouts.faults import FaultConfig
@@ -66,8 +67,9 @@ class EngineFleetConfig(Config):
 class ModelSource(Config):
     """The model that training begins with."""
 
-    path: Path = Path("models/etude-tiny")
-    """A checkpoint directory in a published layout; relative to the repository's root or absolute."""
+    path: Path = Field(default_factory=shipped_model)
+    """A checkpoint directory in a published layout, relative to where the command is run; where none is named, the
+    small model that comes with Etude."""
     expert_format: ExpertFormat = "plain"
     """What experts multiply in, in trainer and engine alike: nothing is quantised after training."""
 

@@ -1,7 +1,7 @@
 """The lines of a run's metrics.jsonl. Several processes append to it, and any may be killed or run out of disk.
 
-Owns `append` and `rows`. A line that was cut is ended by whoever writes next, so that no other is lost with it, and is
-passed over by whoever reads. Uses next to nothing but the standard library, so that the supervisor can.
+Owns `append`, `rows` and `whole`. A line that was cut is ended by whoever writes next, so that no other is lost with
+it, and is passed over by whoever reads. Uses next to nothing but the standard library, so that the supervisor can.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ def append(path: Path, row: Mapping[str, Any], *, synced: bool = False) -> None:
 
 def rows(path: Path) -> list[dict[str, Any]]:
     """Every whole line, in order; none where there is no file."""
-    if not path.exists():
-        return []
+    return whole(path.read_bytes()) if path.exists() else []
+
+
+def whole(lines: bytes) -> list[dict[str, Any]]:
+    """What is said in these lines, without those that were cut."""
     found = []
-    for line in path.read_bytes().split(b"\n"):
+    for line in lines.split(b"\n"):
         try:
             row = json.loads(line)
         except ValueError:  # cut

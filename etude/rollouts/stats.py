@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.durable import write_whole
 from etude.errors import UnusedFeature, WeightError
-from etude.records import InfraFailed, Scored, Truncated, Version, reward_of, solved
+from etude.records import Cheated, InfraFailed, Scored, Truncated, Version, reward_of, solved
 from etude.rollouts.groups import DropReason, GroupPool
 from etude.rollouts.lines import append, rows
 from etude.rollouts.plan.rates import engine_line, rollout_line
@@ -117,6 +117,7 @@ class RunStats:
             "groups": {group.id: [member_of(member.id) for member in group.samples] for group in groups},
             "slots": pool.slots.counts(),
             "reward": sum(reward_of(member.outcome) or 0.0 for member in members) / len(members),
+            "parts": _mean_parts(members),
             **self._rates(),
             "ready_groups": len(pool.ready),
             "open_groups": len(pool.open),
@@ -243,6 +244,19 @@ class RunStats:
                 f"enabled, but never used in this run: {', '.join(unused)}; see metrics.jsonl for when it ended"
             )
         return {**counters, "groups_dropped": self.dropped, "age_tokens": dict(sorted(self.ages.items()))}
+
+
+def _mean_parts(members: list[Sample]) -> dict[str, float]:
+    """What the mean reward is made of. A cheat's reward has no parts, and is a part of its own."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    for member in members:
+        match member.outcome:
+            case Scored(parts=parts) | Truncated(parts=parts):
+                for name, value in parts.items():
+                    sums[name] += value
+            case Cheated(reward=reward):
+                sums["cheated"] += reward
+    return {name: value / len(members) for name, value in sums.items()}
 
 
 def _age_tokens(members: list[Sample], trained_on: Version) -> dict[str, int]:

@@ -29,7 +29,9 @@ _AT = "#/components/schemas/"
 _REFUSED = {"description": "Refused", "content": {"application/json": {"schema": {"$ref": _AT + "Error"}}}}
 """What stands for every answer that is an error."""
 _BUSY = {**_REFUSED, "headers": {"Retry-After": {"schema": {"type": "string", "pattern": "^[0-9]+$"}}}}
-_EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
+_EVENT = {"type": "object", "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}
+_EVENTS = {"text/event-stream": {"schema": _EVENT}}
+"""The schema is of one event, as OpenAPI's readers take it."""
 MEDIA = {"text": "text/plain", "bytes": "application/octet-stream", "tar": "application/x-tar"}
 OURS = {"kind": {"type": "string"}, "message": {"type": "string"}, "retryable": {"type": "boolean"}}
 """The members of an error, in the form that Etude's own servers have."""

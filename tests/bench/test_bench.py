@@ -158,15 +158,21 @@ def test_two_runs_are_compared_task_by_task(bench):
     weak = bench("weak", tasks={"ladder": 2}, attempts=2, policy={"kind": "solution", "skill": 0.3})
     strong = bench("strong", tasks={"ladder": 2}, attempts=1, policy={"kind": "solution", "skill": 1.0})
     found = compare(weak, strong)
-    assert found["p"] < 0.01 and found["low"] > 0 and found["worse"] == [] and found["paired_tasks"] == 16
-    assert compare(weak, weak)["p"] == 1.0 and compare(weak, weak)["difference"] == 0.0
+    assert found["p"] < 0.01 and found["low"] > 0 and found["worse"] == [] and found["tasks"] == 16
+    assert len(found["better"]) + found["alike"] == 16 and found["second"] == {"name": "strong", "rate": 1.0}
+    alike, back = compare(weak, weak), compare(strong, weak)
+    assert (alike["p"], alike["difference"], alike["verdict"]) == (1.0, 0.0, "no difference")
+    assert (found["verdict"], back["verdict"]) == ("better", "worse") and back["worse"] == found["better"]
     assert compare(strong, strong)["test"].startswith("McNemar")
-    assert "strong is better than weak: only two equal policies" in comparison_text(found)
+    said = comparison_text(found)
+    assert "strong is better than weak. Two equal policies would differ by this much in fewer than 1 of 1,000" in said
+    assert f"better: {', '.join(found['better'][:5])} and {len(found['better']) - 5} more" in said
     few = compare(*(replace(run, attempts=run.attempts[:1]) for run in (weak, strong)))
-    assert few["difference"] > 0 and "That may be luck: two equal policies differ by as much in 100 of 100 runs" in (
-        said := comparison_text(few)
-    )
+    said = comparison_text(few)
+    assert few["difference"] > 0
+    assert "That may be luck. Two equal policies would differ by this much in 100 of 100 such comparisons" in said
     assert "strong did better on 1 task, worse on 0 tasks" in said and "points" not in said
+    assert few["verdict"] == "may be luck" and few["said"] in said
     other = bench("other", tasks={"ladder": 1}, limits={"max_turns": 30})
     with pytest.raises(ConfigError, match="not the same task"):
         compare(weak, other)

@@ -83,6 +83,8 @@ def test_mine_run_compare(away, mined):
     compared = etude("bench", "compare", "weak", "strong", cwd=work, **variables)
     assert compared.returncode == 0 and "strong 100.0% solved" in compared.stdout, compared.stderr
     assert "That may be luck" in compared.stdout
+    told = json.loads(etude("bench", "compare", "weak", "strong", "--json", cwd=work, **variables).stdout)
+    assert told["verdict"] == "may be luck" and told["said"] in compared.stdout
 
 
 def test_what_a_task_needs_is_installed_where_it_is_not_there(away, mined, tmp_path):

@@ -189,7 +189,7 @@ def test_who_reads_no_further_is_told_nothing():
 
 def test_tasks_are_generated_and_validated(tmp_path):
     made = etude("tasks", "generate", "--rung", 3, "--count", often(1, 2), "--out", tmp_path, "--json")
-    paths = json.loads(made.stdout)
+    paths = json.loads(made.stdout)["tasks"]
     assert len(paths) == often(1, 2)
     sound = etude("tasks", "validate", *paths, "--json")
     assert sound.returncode == 0

@@ -37,7 +37,7 @@ def test_build_add_list_and_collect(tmp_path):
     assert (built["steps"], built["cached"]) == (1, 0) and Path(built["path"]).is_file()
     assert images("build", tmp_path, "--arg", "V=7", *where)["cached"] == 1
     listed = images("list", *where)
-    assert listed[base["id"]]["names"] == ["base"] and listed[built["id"]]["names"] == ["mine:1"]
+    assert listed[base["image_id"]]["names"] == ["base"] and listed[built["image_id"]]["names"] == ["mine:1"]
     assert images("gc", *where)["images"] == []
 
 

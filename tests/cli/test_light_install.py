@@ -29,6 +29,7 @@ def python(tmp_path_factory):
         (["sessions", "serve"], "environments"),
         (["acp"], "acp"),
         (["completion", "bash"], "completion"),
+        (["runs", "export", "runs/x", "--to", "wandb"], "wandb"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -43,7 +44,7 @@ def test_a_command_that_needs_an_extra_names_it_in_one_line(python, tmp_path, ar
 
 def test_what_needs_no_extra_works_without_one(python, tmp_path):
     made = light.run(python, "tasks", "generate", "--rung", 1, "--out", tmp_path / "tasks", "--json", cwd=tmp_path)
-    [task] = json.loads(made.stdout)
+    [task] = json.loads(made.stdout)["tasks"]
     assert light.run(python, "tasks", "validate", task, cwd=tmp_path).returncode == 0
     listed = light.run(python, "agent", "--list", cwd=tmp_path)
     assert (listed.returncode, listed.stderr) == (0, "")

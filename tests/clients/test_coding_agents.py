@@ -8,7 +8,7 @@ import threading
 import pytest
 from engine_serving import TOKEN
 from installed import npm
-from played import MODEL, calling, playing
+from through_clients import MODEL, playing, shelling
 
 DEADLINE_S = 200
 CONFIG = """
@@ -67,14 +67,10 @@ def opencode(programs, url):
     return words, {**os.environ, "OPENCODE_CONFIG_CONTENT": json.dumps(config)}
 
 
-SHELL = {"Bash": "command", "exec_command": "cmd", "bash": "command"}
-
-
 @pytest.mark.proof(60)
-@pytest.mark.parametrize(("client", "tool"), [(claude, "Bash"), (codex, "exec_command"), (opencode, "bash")])
-def test_it_completes_a_tool_call_and_tells_the_answer(programs, home, client, tool):
-    given = {SHELL[tool]: "echo made > here.txt", **({"description": "Makes it"} if tool != "exec_command" else {})}
-    with playing(calling(tool, given, "The file is there.")) as server:
+@pytest.mark.parametrize("client", [claude, codex, opencode])
+def test_it_completes_a_tool_call_and_tells_the_answer(programs, home, client):
+    with playing(shelling("echo made > here.txt", "The file is there.")) as server:
         words, env = client(programs, server.url)
         done = subprocess.run(
             words,

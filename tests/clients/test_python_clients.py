@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from engine_serving import TOKEN
 from installed import pip
-from played import MODEL, calling, playing
+from through_clients import MODEL, calling, playing
 
 from etude.harness.prompt import render_call
 

@@ -12,6 +12,20 @@ from etude.records import Version
 from etude.weights.chain import Chain
 from etude.weights.opening import open_store
 
+TABLE = """
+class Table:
+    def start(self, run):
+        self.run = run
+
+    def log(self, figures, step):
+        with (self.run.directory / "table.csv").open("a") as file:
+            for name, figure in figures.items():
+                print(self.run.id, step, name, figure, sep=",", file=file)
+
+    def finish(self, figures):
+        self.log(figures, "last")
+        return "table.csv"
+"""
 pytestmark = pytest.mark.timeout(420)
 
 
@@ -36,6 +50,7 @@ def all_happened(out, summary):
     assert summary["delivery"]["publish_stall_ms"] == 0.0 < summary["delivery"]["snapshot_ms"]
     assert trained[0]["matched_tokens"] == trained[0]["trained_tokens"]
     assert trained[0]["max_abs_dlogp"] == 0.0
+    assert all(sum(line["parts"].values()) == pytest.approx(line["reward"]) for line in trained)
     assert all(line["max_age"] <= 4 for line in trained)
     assert "<svg" in (out / "report.html").read_text()
     assert left() == []
@@ -72,12 +87,15 @@ def test_a_run_multiplies_its_experts_in_low_precision(tmp_path):
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
-    """Its life before the kill is a whole run's, too: it began with nothing."""
+    """Its life before the kill is a whole run's, too: it began with nothing. Both tell one sink, as one run."""
     out = tmp_path / "run"
     limits = ("rollouts.max_steps=3", "rollouts.max_minutes=10")
+    (tmp_path / "table.py").write_text(TABLE)
+    paths = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
     process = subprocess.Popen(
-        command(out, *limits), cwd=ROOT, env=variables(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+        [*command(out, *limits), "--report-to", "table:Table"],
+        cwd=ROOT, env=variables(**paths), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
     deadline = time.monotonic() + 300
     while not steps(out):
         assert process.poll() is None, process.stderr.read()[-2000:]
@@ -85,10 +103,13 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
         time.sleep(0.2)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    done = run(out, *limits, resume=True)
+    done = run(out, *limits, resume=True, **paths)
     assert done.returncode == 0, done.stderr[-2000:]
     summary = json.loads(done.stdout.splitlines()[-1])
     all_happened(out, summary)
+    told = [line.split(",") for line in (out / "table.csv").read_text().splitlines()]
+    assert [step for _, step, name, _ in told if name == "step/grad_norm"] == ["1", "2", "3"]
+    assert len({run_id for run_id, *_ in told}) == 1 and "summary/pass1" in {name for _, _, name, _ in told}
     counters, samples = summary["counters"], summary["samples"]
     assert counters["trained_rollouts"] == sum(line["trained_rollouts"] for line in steps(out)) == samples["trained"]
     assert counters["samples_restored"] > 0

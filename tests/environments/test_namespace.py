@@ -30,13 +30,15 @@ def test_extra_binds_and_environment(run, tmp_path):
     (tmp_path / "site" / "helper.py").write_text("value = 7\n")
     (tmp_path / "site").chmod(0o755)
     site = tmp_path / "site"
-    config = NamespaceConfig(binds={"/opt/site": site, "/home/agent/lib": site}, env={"PYTHONPATH": "/opt/site"})
+    config = NamespaceConfig(
+        binds={"/opt/site": site, "/home/agent/lib": site, "/etc/ssl": site}, env={"PYTHONPATH": "/opt/site"}
+    )
 
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
         result = await box.exec("python3 -c 'import helper; print(helper.value)'; touch /opt/site/x 2>&1 | tail -c 22")
         assert result.output == b"7\nRead-only file system\n"
-        assert (await box.exec("ls ~/lib")).output == b"helper.py\n"
+        assert (await box.exec("ls ~/lib; ls /etc/ssl")).output == b"helper.py\nhelper.py\n"
 
     run(scenario, config)
 
@@ -47,6 +49,12 @@ def test_binds_over_what_is_taken_are_refused(run, tmp_path, inside):
         NamespaceBackend(NamespaceConfig(binds={inside: tmp_path}))
     with pytest.raises(ConfigError, match="not a directory"):
         NamespaceBackend(NamespaceConfig(binds={"/opt/x": tmp_path / "none"}))
+
+
+@pytest.mark.parametrize("inside", ["/var/tmp/x", "/etc/passwd", "/etc/mtab/x"])
+def test_no_bind_is_made_through_a_link_or_over_a_file(run, tmp_path, inside):
+    with pytest.raises(ConfigError, match=r"is a (link|file) in a sandbox"):
+        NamespaceBackend(NamespaceConfig(binds={inside: tmp_path}))
 
 
 def test_a_strict_umask_changes_nothing(run, monkeypatch, tmp_path):

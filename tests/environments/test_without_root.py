@@ -61,3 +61,19 @@ for attempt in range(40):
 def test_several_who_remove_a_tree_do_not_shut_each_other_in():
     """A copy shuts what it opened, as it was; whoever removes a tree leaves it open to the others."""
     as_nobody(RIVALS)
+
+
+TASKS = """
+import sys
+from etude.cli.main import main
+place = sys.argv[1]
+for words in (["generate", "--out", f"{place}/tasks"], ["validate", f"{place}/tasks/train-r1-0", "--limits", "rlimit"]):
+    sys.argv[1:] = ["tasks", *words]
+    assert main() == 0
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the whole suite already runs without root")
+def test_tasks_are_validated_without_root():
+    """Who may write no control groups says so; before, these commands had no word for it."""
+    assert "✓" in as_nobody(TASKS)

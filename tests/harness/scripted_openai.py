@@ -79,9 +79,11 @@ Script = Iterable[Reply] | Callable[[Json], Reply]
 
 
 class ScriptedServer:
-    """Use as a context manager. A sequence that is used up answers 500, and says so."""
+    """Use as a context manager. A sequence that is used up answers 500, and says so. `context` is what it tells of its
+    model, if anything."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, context: int | None = None) -> None:
+        self._context = {} if context is None else {"max_model_len": context}
         self.requests: list[Asked] = []
         self._script: Iterator[Reply] | Callable[[Json], Reply] = script if callable(script) else iter(script)
         self._ids = 0
@@ -115,7 +117,7 @@ class ScriptedServer:
         return [each.body for each in self.requests]
 
     async def _models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": "scripted", "object": "model"}]})
+        return JSONResponse({"object": "list", "data": [{"id": "scripted", "object": "model", **self._context}]})
 
     # --- the two dialects ---------------------------------------------------------------------------------------------
 

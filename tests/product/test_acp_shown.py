@@ -46,6 +46,17 @@ def test_commands_are_told_from_words() -> None:
     assert requests.command_in("/etc/hosts") is requests.command_in("/unknown") is requests.command_in("undo") is None
 
 
+def test_commands_of_the_users_own_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = tmp_path / "etude" / "commands"
+    folder.mkdir(parents=True)
+    (folder / "review.md").write_text("# Look at one file\nRead $ARGUMENTS.")
+    (folder / "undo.md").write_text("Never.")
+    offered = {each.name: each.description for each in requests.commands()}
+    assert offered["review"] == "Look at one file" and offered["undo"].startswith("Take back")
+    assert requests.command_in("/review a.py") is None, "it is a prompt, which the agent expands"
+
+
 def test_the_clients_servers_stand_beside_the_users_own() -> None:
     own = McpConfig(
         servers={"git": ServerConfig(command="git-mcp"), "web": ServerConfig(url="http://own")}, max_tools=9

@@ -116,7 +116,7 @@ def test_stream_json_and_permissions(here: Setting, capsys: pytest.CaptureFixtur
     results = [line for line in told if line["type"] == "tool_result"]
     assert results[1]["output"] == "hello\nran" and results[1]["status"] == "success"
     assert results[2]["status"] == "error" and "not permitted without a user" in results[2]["output"]
-    assert told[0]["cwd"] == str(here.project) and told[-1]["stats"]["tool_calls"] == 3
+    assert told[0]["cwd"] == str(here.project) and told[-1]["usage"]["tool_calls"] == 3
 
 
 def test_secrets_and_files_that_are_denied_are_not_there(

@@ -18,7 +18,7 @@ from scripted_openai import Reply, ScriptedServer
 from test_sessions_server import Serving
 from users_git import git
 
-DEADLINE_S = 120
+DEADLINE_S = 280
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAAB\n"
 SECRETS = ("b3BlbnNzaC1rZXk", "the cloud's word", "a neighbour's note", "not to be read", "tok-9f8e7d6c5b4a")
 
@@ -129,8 +129,8 @@ def test_another_users_repository_above_gives_no_rules(project: Path) -> None:
 
 
 def test_a_link_within_is_named_and_left_to_the_models_tools(project: Path) -> None:
-    (project / "CLAUDE.md").write_text("Rules for all.\n")
-    link(project / "AGENTS.md", "CLAUDE.md")
+    (project / "RULES.md").write_text("Rules for all.\n")
+    link(project / "AGENTS.md", "RULES.md")
     (project / ".env").write_text("not to be read\n")
     link(project / "sub" / "AGENTS.md", "../.env")
     config = project.parent / "config" / "etude" / "permissions.toml"

@@ -82,6 +82,21 @@ def test_what_does_not_answer_is_not_written(here: Here) -> None:
     assert done.returncode == 42 and "must be an address like http://127.0.0.1:8000/v1" in done.stderr
 
 
+def test_a_model_with_a_short_context_gets_the_short_prompt(here: Here) -> None:
+    """Such as the shipped one: the ten tools' prompt is longer than its context, and no session would get a turn."""
+    with ScriptedServer([Reply("", [CALL]), Reply("Hello.")], context=1024) as server:
+        done = here.etude("init", "--endpoint", server.url)
+        assert done.returncode == 0 and "its context is 1024 tokens, too short for the agent's ten" in done.stdout
+        config = load_agent(here.file, ())
+        assert (config.context_tokens, config.surroundings, config.summarised.summary) == (1024, False, None)
+        done = here.etude("agent", "-p", "hi")
+    assert (done.returncode, done.stdout) == (0, "Hello.\n"), done.stderr
+    assert len(server.bodies[1]["tools"]) == 6 and server.bodies[1]["max_tokens"] == 256
+    with ScriptedServer([Reply("", [CALL])], context=8192) as server:
+        assert "too short" not in here.etude("init", "--endpoint", server.url).stdout
+    assert load_agent(here.file, ()).summarised.summary is not None
+
+
 def test_a_server_that_takes_no_tools_gets_calls_in_the_text(here: Here) -> None:
     def answer(body: dict[str, object]) -> Reply:
         refused = {"error": {"message": "this model does not support tools"}}

@@ -110,7 +110,8 @@ def test_the_best_of_several_is_ranked_kept_and_brought(here: Setting, capsys: p
     assert run["best"] == run["agents"][0]["agent"] and run["conflicts"] == [] and run["applied"] == {}
     best = run["agents"][0]
     assert best["stop"] == "finished" and best["turns"] == 2 and best["task"] == "Make x two."
-    assert best["tokens"] == {"prompt": 1100, "cached": 0, "completion": 20} and best["cost"] == pytest.approx(0.00112)
+    assert best["usage"] == {"prompt_tokens": 1100, "cached_tokens": 0, "completion_tokens": 20}
+    assert best["cost"] == pytest.approx(0.00112)
     assert git(here.project, "show", f"{best['commit']}:a.py") == "x = 2\n"
     assert git(here.project, "show", f"{best['commit']}:b.py") == "b, staged\n", "the dirty tree was taken along"
     assert (here.project / "a.py").read_text() == "x = 1\n" and here.users() == before and here.left() == []
@@ -246,12 +247,12 @@ def test_ctrl_c_keeps_what_each_had_done(here: Setting, capsys: pytest.CaptureFi
 def test_old_runs_are_forgotten_with_what_they_held(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer(answers("x = 2\n", "x = 3\n")) as server:
         assert main(here.arguments(server, "Go.", "--best-of", "1", "--json")) == 0
-        old = told(capsys)["run"]
+        old = told(capsys)["run_id"]
         [record] = here.home.glob("fleets/*/*.jsonl")
         for number in range(19):
             record.with_name(f"2999{number:02}.jsonl").write_bytes(record.read_bytes())
         assert main(here.arguments(server, "Go.", "--best-of", "1", "--json")) == 0
-    new = told(capsys)["run"]
+    new = told(capsys)["run_id"]
     refs = git(here.project, "for-each-ref", "--format=%(refname)", "refs/etude/results").split()
     assert refs == [f"refs/etude/results/{new}/agent-1"] and not record.exists() and old != new
 

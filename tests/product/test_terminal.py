@@ -375,6 +375,48 @@ def test_escape_stops_and_what_was_typed_is_the_next_prompt(here: Setting) -> No
     assert "And then?" in server.bodies[1]["messages"][-1]["content"]
 
 
+def test_the_line_of_status(here: Setting) -> None:
+    """Model, context, cost, branch and mode, as they are when a line is asked for."""
+    subprocess.run(["git", "init", "-q", "-b", "feature/x", str(here.project)], check=True)
+    price = ("--set", "prices.m={input=2.0,output=10.0}", "--set", "context_tokens=8000")
+    with ScriptedServer([Reply("Hello.", prompt_tokens=800)]) as server, here.terminal(server, *price) as terminal:
+
+        def shown(status: str) -> None:
+            terminal.wait(lambda: terminal.lines[-1:] == [status], status)
+
+        shown(" m · context 0% of 8k · feature/x · mode ask")
+        terminal.say("Hi.")
+        terminal.see("^Hello.$")
+        shown(" m · context 10% of 8k · $0.0017 · feature/x · mode ask")
+        subprocess.run(["git", "-C", str(here.project), "symbolic-ref", "HEAD", "refs/heads/other"], check=True)
+        terminal.say("/mode auto")
+        shown(" m · context 10% of 8k · $0.0017 · other · mode auto")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+
+
+def test_a_slash_command_of_the_users_own(here: Setting) -> None:
+    """It is listed, completed and played; one that has the name of the terminal's own is not reached."""
+    folder = here.root / "config" / "etude" / "commands"
+    folder.mkdir(parents=True)
+    (folder / "review.md").write_text("# Look at one file\nRead $ARGUMENTS.")
+    (folder / "undo.md").write_text("Never.")
+    with ScriptedServer([Reply("Read.")]) as server, here.terminal(server) as terminal:
+        terminal.say("/help")
+        terminal.see("^/undo .TURNS. +take back")
+        terminal.see("^/review +Look at one file$")
+        terminal.see("^ctrl-d")
+        terminal.type("/rev" + TAB)
+        terminal.see("› /review$")
+        terminal.type(" @a.py" + ENTER)
+        terminal.see("^Read.$")
+        terminal.say("/undo")
+        terminal.see("took back")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+    assert server.bodies[0]["messages"][-1]["content"] == "# Look at one file\nRead a.py."
+
+
 def test_a_command_of_the_users_own_is_run_and_told_to_nobody(here: Setting) -> None:
     with ScriptedServer([Reply("Hello.")]) as server, here.terminal(server) as terminal:
         terminal.say("!pwd; read line; echo got $line > own; exit 3")

@@ -63,7 +63,7 @@ def test_words_flow_as_they_would_all_at_once_and_none_is_lost() -> None:
             assert flowed(MESSAGE, width, numbers)[0] == whole
         console = Console(width=1000)
         assert all(console.measure(line).maximum <= max(width, 8) for line in whole.split("\n") if line)
-        kept = MESSAGE.replace("`", "").replace("**much**", "much")
+        kept = MESSAGE.replace("```python", "╭python").replace("```", "╰").replace("`", "").replace("**much**", "much")
         assert "".join(whole.replace("`", "").split()) == "".join(kept.split())
         assert "".join(flowed(MESSAGE, width, marks=True)[0].split()) == "".join(MESSAGE.split())
 
@@ -74,6 +74,37 @@ def test_marks_become_styles_and_lines_hang() -> None:
     assert "- a first point that is long\n  enough to be wrapped\n" in text
     assert "     and is wrapped as well\n" in text, "under the first word of its point"
     assert "\n    y = **z\n" in text, "code is not set otherwise than it is written"
+
+
+CODE = '''```python
+def f(x):
+    """Of two
+    lines."""
+    return x + 1  # one more
+```
+```diff
+-old
++new
+```
+```nolanguage
+a < b
+```
+'''
+
+
+def test_code_is_coloured_by_its_language_and_can_be_copied() -> None:
+    """Line by line as it comes; what opens a string above is known below, and no line is set in."""
+    numbers = random.Random(5)
+    text, styled = flowed(CODE, 80)
+    for _ in range(5):
+        assert flowed(CODE, 80, numbers) == (text, styled), "nothing is coloured otherwise because it came in pieces"
+    assert "magenta:def" in styled and "blue:f" in styled and "yellow:1" in styled
+    assert 'green:    lines."""' in styled and "bright_black italic:# one more" in styled
+    assert "red:-old" in styled and "green:+new" in styled and "cyan:a < b" in styled
+    assert text.startswith("╭ python\ndef f(x):\n") and "\n╰\n╭ diff\n" in text and text.endswith("a < b\n╰\n")
+    assert flowed(CODE, 80, marks=True)[0] == CODE, "without colours it stands as it was written"
+    hostile = "```python\n" + "(" * 100_000 + "\n```\n"
+    assert "(" * 80 in flowed(hostile, 80)[0]
 
 
 def test_a_span_that_is_never_closed_is_not_waited_for() -> None:

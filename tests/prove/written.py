@@ -8,6 +8,7 @@ tests/environments/server/test_ends.py, and whole commands on a small disk are i
 import asyncio
 import json
 import tempfile
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from etude.harness.permissions.store import load_permissions, remember
 from etude.harness.shadow import Shadow
 from etude.harness.store import SessionStore
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
+from etude.product.setup.written import write_config
 from etude.records import Event, Scored, Task, Trajectory, Verifier, Version
 from etude.rewards.mining.journal import Decision
 from etude.rewards.mining.journal import Journal as MiningJournal
@@ -74,6 +76,15 @@ def _numbers(path: Path) -> list[int]:
 
 def _key(at: Path, n: int) -> None:
     assert len(SessionStore(at).key(f"20260101-00000{n}-abcdef")) == 32
+
+
+def _configure(at: Path, n: int) -> None:
+    write_config(at / "agent.toml", f"n = {n}\npad = '{PAD}'\n")
+
+
+def _configured(at: Path) -> list[int]:
+    """The one in use, and those that were before it."""
+    return sorted({tomllib.loads(path.read_text())["n"] for path in at.glob("agent.toml*")})
 
 
 def _keys(at: Path) -> list[int]:
@@ -371,6 +382,7 @@ WRITTEN: dict[str, Written] = {
     "weights for another program's engine": Written(_hand_over, _handed_over, step=400_000, disk="20m"),
     "the weight store": Written(_publish, _published),
     "signing keys": Written(_sign, _signing),
+    "an agent's configuration": Written(_configure, _configured),
     "a server's token": Written(_token, _tokens),
     "a server's journal": Written(_server, _server_has),
     "a server's events": Written(_account, _accounts),

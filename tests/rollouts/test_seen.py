@@ -5,11 +5,11 @@ import json
 from dataclasses import replace
 
 import pytest
-from played import rollout
+from played import pool_in, rollout, sent
 from rich.console import Console
 
 from etude.errors import UnusedFeature, WeightError
-from etude.records import Scored, Truncated
+from etude.records import Cheated, Scored, Truncated, Version
 from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, summarise
 from etude.rollouts.links import Swap
@@ -79,6 +79,20 @@ def test_an_enabled_feature_that_was_never_used_is_an_error(tmp_path):
     assert stats.prove_use(["tool_calls"], {"swaps": 1})["swaps"] == 1
     with pytest.raises(UnusedFeature, match="routes_given"):
         stats.prove_use(["tool_calls", "routes_given"], {})
+
+
+def test_the_parts_of_the_reward_add_up_to_it(tmp_path):
+    outcomes = [
+        Scored(0.9, {"tests": 1.0, "effort": -0.1}), Scored(1.0, {"tests": 1.0, "effort": 0.0}),
+        Truncated("turns", -0.2, {"tests": 0.0, "unfinished": -0.2}), Cheated("changed a test", -0.5),
+    ]  # fmt: skip
+    pool = pool_in(tmp_path, size=4)
+    for slot, outcome in zip(sent(pool, 0), outcomes, strict=True):
+        pool.slots.advance_to(slot, 1, "scored")
+        pool.add(replace(rollout(slot, 0.0), outcome=outcome), now=0.0)
+    line = RunStats(tmp_path / "metrics.jsonl").before_step(pool.take(1, 0, 100), pool, Version(0), 1.0)
+    assert line["parts"] == pytest.approx({"tests": 0.5, "effort": -0.025, "unfinished": -0.05, "cheated": -0.125})
+    assert sum(line["parts"].values()) == pytest.approx(line["reward"])
 
 
 def test_effort_is_counted_where_it_was_charged(tmp_path):

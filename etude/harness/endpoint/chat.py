@@ -51,8 +51,11 @@ class ChatCompletions:
     def opening(self, system: str, user: str) -> list[Json]:
         return [{"role": "system", "content": system}, self.user(user)]
 
-    def user(self, text: str) -> Json:
-        return {"role": "user", "content": text}
+    def user(self, text: str, images: Sequence[str] = ()) -> Json:
+        if not images:
+            return {"role": "user", "content": text}
+        parts = [{"type": "image_url", "image_url": {"url": image}} for image in images]
+        return {"role": "user", "content": [{"type": "text", "text": text}, *parts]}
 
     def result(self, call_id: str, text: str) -> Json:
         return {"role": "tool", "tool_call_id": call_id, "content": text}

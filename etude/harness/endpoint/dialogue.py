@@ -12,7 +12,7 @@ user's next words. Both are part of the records, so a session that is taken up s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Literal
 from uuid import uuid4
@@ -36,18 +36,27 @@ from etude.harness.schema import (
 
 _CHARACTERS_A_TOKEN = 3.5
 _ITEM_TOKENS = 6
+_IMAGE_TOKENS = 1600
+"""Guessed of a picture, whatever its size, until the endpoint has counted it."""
+_PICTURES = "[The pictures of these results, in their order:]"
 _CUT = "the message was cut off inside this call; write less at once"
 
 
 class EndpointDialogue:
     """Implements `Dialogue`. `tools` may change while it is used; `on_delta` is told the model's words as they
-    come, and must be quick."""
+    come, and must be quick; `image` gives the picture that a call's result stands for, as a `data:` address."""
 
     def __init__(
-        self, endpoint: Endpoint, tools: Mapping[str, ToolSchema], *, session_id: str, on_delta: OnDelta = silence
+        self,
+        endpoint: Endpoint,
+        tools: Mapping[str, ToolSchema],
+        *,
+        session_id: str,
+        on_delta: OnDelta = silence,
+        image: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._endpoint, self._tools, self._session_id, self._on_delta = endpoint, tools, session_id, on_delta
-        self._native = endpoint.config.calls == "native"
+        self._native, self._image = endpoint.config.calls == "native", image
         self.billed: list[Usage] = []
         """What the endpoint counted for each answer, in the dialogue's whole life in this process."""
         self._clear()
@@ -85,9 +94,14 @@ class EndpointDialogue:
         new, gone = self._news() if user is not None else ([], [])
         if news := tools_changed((self._tools[schema["name"]] for schema in new), gone):
             words.append(f"{news}\n")
-        if said := "\n".join([*words, *([user] if user is not None else [])]):
+        pictures = [picture for text in results if (picture := self._image(text)) is not None]
+        said = "\n".join([*words, *([_PICTURES] if pictures else []), *([user] if user is not None else [])])
+        if said:
             items.append(dialect.user(said))
-        return _prepared(items, {"new_tools": new, "gone_tools": gone} if news else {})
+        ready = _prepared(items, {"new_tools": new, "gone_tools": gone} if news else {}, _IMAGE_TOKENS * len(pictures))
+        if pictures:  # they are put in once all is counted: a picture's tokens do not go by its bytes
+            items[-1] = dialect.user(said, pictures)
+        return ready
 
     async def reply(self, max_tokens: int, draw: int) -> Reply:
         """`draw` is of no use here: an endpoint draws as it likes."""

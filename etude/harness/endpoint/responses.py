@@ -47,8 +47,11 @@ class Responses:
     def opening(self, system: str, user: str) -> list[Json]:
         return [{"role": "system", "content": system}, self.user(user)]
 
-    def user(self, text: str) -> Json:
-        return {"role": "user", "content": text}
+    def user(self, text: str, images: Sequence[str] = ()) -> Json:
+        if not images:
+            return {"role": "user", "content": text}
+        parts = [{"type": "input_image", "image_url": image} for image in images]
+        return {"role": "user", "content": [{"type": "input_text", "text": text}, *parts]}
 
     def result(self, call_id: str, text: str) -> Json:
         return {"type": "function_call_output", "call_id": call_id, "output": text}

@@ -28,6 +28,7 @@ from acp.schema import (
 
 from etude.config import parse
 from etude.harness.mcp.config import McpConfig
+from etude.product.own_commands import own_commands
 
 if TYPE_CHECKING:
     from acp.schema import AcpMcpServer, AudioContentBlock, ImageContentBlock, SseMcpServer
@@ -48,6 +49,19 @@ COMMANDS = (
     AvailableCommand(name="continue", description="Go on where the last prompt was cut short"),
     AvailableCommand(name="diff", description="Show what has changed since the session began"),
 )
+
+
+def commands() -> list[AvailableCommand]:
+    """These, and the user's own, which are prompts."""
+    taken = {command.name for command in COMMANDS}
+    hint = AvailableCommandInput(root=UnstructuredCommandInput(hint="what $ARGUMENTS stands for"))
+    own = own_commands().items()
+    return [
+        *COMMANDS,
+        *(AvailableCommand(name=name, description=does, input=hint) for name, does in own if name not in taken),
+    ]
+
+
 _COMMAND = re.compile(r"/(\w+)(?:\s+(.*))?\s*", re.DOTALL)
 
 

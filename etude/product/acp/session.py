@@ -237,9 +237,7 @@ class AcpSession:
         """Tell the client which commands there are. It learns of the session by the answer that follows this call, and
         must not hear of it before: what is added here is sent after that answer."""
         self._outbox.add(
-            AvailableCommandsUpdate(
-                session_update="available_commands_update", available_commands=list(requests.COMMANDS)
-            )
+            AvailableCommandsUpdate(session_update="available_commands_update", available_commands=requests.commands())
         )
 
     def modes(self) -> SessionModeState:

@@ -73,10 +73,10 @@ def _note(done: Done, run: RunRecord) -> Text:
 
 
 def as_json(run: RunRecord, conflicts: Sequence[Conflict]) -> dict[str, Any]:
-    """`agents` are in the order of the table; tokens are the endpoint's own count, `cost` is null without a price."""
+    """`agents` are in the order of the table; `usage` is the endpoint's own count, `cost` is null without a price."""
     best = run.best()
     return {
-        "run": run.id,
+        "run_id": run.id,
         "start": run.start,
         "best": best.name if best else None,
         "agents": [_row(done) for done in rows_of(run)],
@@ -101,7 +101,11 @@ def _row(done: Done) -> dict[str, Any]:
         "added": result.added if result else 0,
         "removed": result.removed if result else 0,
         "turns": done.turns,
-        "tokens": {"prompt": spent.prompt, "cached": spent.cached, "completion": spent.completion},
+        "usage": {
+            "prompt_tokens": spent.prompt,
+            "cached_tokens": spent.cached,
+            "completion_tokens": spent.completion,
+        },
         "cost": spent.money,
         "seconds": done.seconds,
     }

@@ -16,7 +16,7 @@ from etude.errors import ConfigError, EndpointError, Interrupted
 from etude.harness.endpoint import EndpointConfig
 from etude.product.setup.found import Candidate, candidates, looked_at
 from etude.product.setup.trial import Trial, tried
-from etude.product.setup.written import LEAST_CONTEXT, text_of, write_config
+from etude.product.setup.written import remark, text_of, write_config
 from etude.product.terminal.screen import Screen
 
 _SHOWN = 12
@@ -37,11 +37,13 @@ class Given:
 
 @dataclass(frozen=True)
 class Done:
-    """What was set up; `before` is where a file that was there has been moved to."""
+    """What was set up; `before` is where a file that was there has been moved to, `remark` what to know of the
+    model."""
 
     trial: Trial
     file: Path
     before: Path | None
+    remark: str = ""
 
 
 def set_up(given: Given, file: Path, screen: Screen | None, read: Callable[[str], str] = input) -> Done:
@@ -73,7 +75,8 @@ def what_to_write(file: Path, found: Sequence[Candidate]) -> str:
 
 
 def _write(file: Path, candidate: Candidate, trial: Trial) -> Done:
-    return Done(trial, file, write_config(file, text_of(trial.config, candidate.context(trial.config.model))))
+    context = candidate.context(trial.config.model)
+    return Done(trial, file, write_config(file, text_of(trial.config, context)), remark(context))
 
 
 def _alone(given: Given, file: Path) -> tuple[Candidate, str]:
@@ -139,9 +142,7 @@ class _Talk:
         self._screen.line(("✓ ", "bold green"), trial.said)
         if not trial.calls:
             self._screen.line(("an agent needs a model that calls tools; this one may only talk", "yellow"), indent=2)
-        context = candidate.context(trial.config.model)
-        if context is not None and context < LEAST_CONTEXT:
-            said = f"its context is {context} tokens; the agent counts on {LEAST_CONTEXT} at least"
+        if said := remark(candidate.context(trial.config.model)):
             self._screen.line((said, "yellow"), indent=2)
 
     def _endpoint(self) -> Candidate:

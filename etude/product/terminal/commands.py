@@ -1,7 +1,8 @@
 """The commands that begin with a slash.
 
 Owns the commands, their words and what they answer. Each gets the `CommandContext` of the session it was typed in and
-what was typed after its name; it returns what the face is to do next, if anything. Reads no keys.
+what was typed after its name; it returns what the face is to do next, if anything. A command of the user's own is a
+prompt (`product.own_commands`), and one that has the name of one of these is not reached here. Reads no keys.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from etude.harness.store import SessionEntry, SessionStore
 from etude.plain import plain_line
 from etude.product.agent import Agent
 from etude.product.config import AgentConfig
+from etude.product.own_commands import own_commands
 from etude.product.terminal.diffs import patch_rows
 from etude.product.terminal.screen import Screen
 from etude.product.terminal.show import Show
@@ -51,7 +53,9 @@ class Switch:
 
 @dataclass(frozen=True)
 class Play:
-    """Go on where the log ends."""
+    """Play this; None goes on where the log ends."""
+
+    prompt: str | None = None
 
 
 Next: TypeAlias = Leave | Switch | Play | None
@@ -61,6 +65,8 @@ async def run(opened: CommandContext, line: str) -> Next:
     """Do what a line that begins with a slash says. Raises ConfigError for a command that is none."""
     name, _, rest = line[1:].partition(" ")
     command = COMMANDS.get(name) or COMMANDS.get(_SHORT.get(name, ""))
+    if command is None and name in own_commands():
+        return Play(line)
     if command is None:
         raise ConfigError(f"there is no /{plain_line(name)}; /help lists what there is")
     return await command.run(opened, rest.strip())
@@ -221,7 +227,12 @@ def cost_line(spent: SessionCost, currency: str) -> str:
     tokens = f"{thousands(spent.prompt)} in{cached}, {thousands(spent.completion)} out"
     if spent.money is None or not spent.requests:
         return tokens
-    return f"{tokens} · {currency}{spent.money:.2f}" if spent.money >= 1 else f"{tokens} · {currency}{spent.money:.4f}"
+    return f"{tokens} · {money(spent.money, currency)}"
+
+
+def money(spent: float, currency: str) -> str:
+    """An amount, short ones to a hundredth of a cent."""
+    return f"{currency}{spent:.2f}" if spent >= 1 else f"{currency}{spent:.4f}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -256,6 +267,9 @@ async def _help(opened: CommandContext, rest: str) -> Next:
     for name, command in COMMANDS.items():
         usage = f"/{name} {command.takes}".rstrip()
         opened.screen.line((f"{usage:<18}", "bold"), command.does, hang=18)
+    for name, does in own_commands().items():
+        if name not in COMMANDS:
+            opened.screen.line((f"/{name:<17} "[:18], "bold cyan"), does, hang=18)
     keys = (
         ("@", "and a file's name: tab completes it"), ("alt-enter", "another line; so does a \\ at the end of one"),
         ("!", "and a command of your own: your shell runs it here, and the model is not told"),

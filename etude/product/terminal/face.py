@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from prompt_toolkit.formatted_text import AnyFormattedText
 
 from etude.errors import ConfigError, EtudeError
 from etude.harness.cost import SessionCost
@@ -29,6 +30,8 @@ from etude.harness.rewind import Rewind
 from etude.harness.store import SessionStore
 from etude.product.agent import Agent, open_agent
 from etude.product.config import AgentConfig
+from etude.product.own_commands import own_commands
+from etude.product.surroundings import branch_of
 from etude.product.terminal import commands
 from etude.product.terminal.commands import COMMANDS, CommandContext, Leave, Next, Play, Switch
 from etude.product.terminal.flow import Flow
@@ -66,8 +69,8 @@ class Face:
         self._screen = Screen()
         self._commands: CommandContext | None = None
         self._show = Show(self._screen, opened.directory)
-        helped = {name: command.does for name, command in COMMANDS.items()}
-        self._keyboard = Keyboard(store.home / "history", opened.directory, helped, self._toolbar)
+        self._keyboard = Keyboard(store.home / "history", opened.directory, _commands, self._toolbar)
+        self._branch = ""
         self._questions = Questions(self._screen, self._keyboard.answer)
         self._first = opened.prompt
         self._last: str | None = None
@@ -176,6 +179,7 @@ class Face:
             self._screen.line(("› ", "bold"), line)
             return line
         self._screen.gap()
+        self._branch = await asyncio.to_thread(branch_of, self._opened.directory)
         again, self._stopped = self._stopped, False  # the first of two may have stopped what was going on
         while True:
             self._idle = True
@@ -199,7 +203,7 @@ class Face:
                 step = await commands.run(opened, line.strip())
             if not isinstance(step, Play):
                 return step
-            await self._play(opened, None)
+            await self._play(opened, step.prompt and mentioned(step.prompt, opened.agent.directory))
         else:
             await self._play(opened, mentioned(line, opened.agent.directory))
         return None
@@ -302,10 +306,17 @@ class Face:
         if agent.session.state.todos:
             self._show.todos(agent.session.state.todos)
 
-    def _toolbar(self) -> str:
+    def _toolbar(self) -> AnyFormattedText:
+        """The line below the one that is typed: model, context, what it cost, branch, and what is asked about."""
         if self._commands is None:
-            return ""
-        return f" {self._commands.agent.endpoint.config.model} · {commands.context(self._commands)}"
+            return []
+        agent = self._commands.agent
+        told = [agent.endpoint.config.model, commands.context(self._commands)]
+        if agent.ledger.spent.money is not None and agent.ledger.spent.requests:
+            told.append(commands.money(agent.ledger.spent.money, self._config.currency))
+        told += [self._branch] if self._branch else []
+        warned = "fg:ansiyellow" if agent.gate.mode == "auto" else ""
+        return [("", f" {' · '.join(told)} · "), (warned, f"mode {agent.gate.mode}")]
 
     @contextlib.contextmanager
     def _working(self) -> Generator[None]:
@@ -363,6 +374,11 @@ class Face:
             yield
         finally:
             structlog.configure(**before)
+
+
+def _commands() -> dict[str, str]:
+    """Every slash command by name, and what it does."""
+    return {**own_commands(), **{name: command.does for name, command in COMMANDS.items()}}
 
 
 def mentioned(line: str, directory: Path) -> str:

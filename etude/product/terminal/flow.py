@@ -1,8 +1,9 @@
 """The model's words on the screen as they come: wrapped at words, with what Markdown marks set off.
 
-Owns `Flow`. Nothing that was written is written again: a word is held back until it is whole, a code span or a bold
-stretch until it is closed or cannot be one, and that is all the delay there is. Headings, bullets, quotes, code spans,
-bold and fenced blocks are known; everything else stands as the model wrote it.
+Owns `Flow`. Nothing that was written is written again: a word is held back until it is whole, a line of code too, a
+code span or a bold stretch until it is closed or cannot be one, and that is all the delay there is. Headings, bullets,
+quotes, code spans, bold and fenced blocks are known; everything else stands as the model wrote it. Lines of a block
+are not set in, so that they can be copied; what colours them is `code`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from rich.cells import cell_len, chop_cells
 
 from etude.plain import plain
+from etude.product.terminal.code import PLAIN, Code
 
 _UNIT = re.compile(r"\n| +|\*\*(?=[^ \n*])[^\n*]*?[^ \n*]\*\*|`[^`\n]+`|[^ \n`*]+|[`*]+")
 _FENCED = re.compile(r"\n|[^\n]+")
@@ -21,6 +23,7 @@ _HELD = 240
 _NARROWEST = 8
 _BULLET = re.compile(r"[-*+•]|\d{1,3}[.)]")
 _HEADING = re.compile(r"#{1,6}")
+_OPENED, _CLOSED, _FENCE = "╭ ", "╰", "```"
 
 
 class Flow:
@@ -28,7 +31,7 @@ class Flow:
     each line, since a terminal may be resized."""
 
     def __init__(self, write: Callable[[str, str], None], width: Callable[[], int], marks: bool = False) -> None:
-        """`marks` keeps the marks of code and bold, where no colour shows them."""
+        """`marks` keeps the marks of code and bold, where no colour shows them; code is not coloured then."""
         self._write, self._marks = write, marks
         self._width = lambda: max(width(), _NARROWEST)
         self._buffer = ""
@@ -39,6 +42,8 @@ class Flow:
         self._line_style = ""
         self._fenced = False
         self._fence_line = ""
+        self._code: Code | None = None
+        """Of the block that is open, where it is coloured."""
         self._began = False
 
     def feed(self, text: str) -> None:
@@ -52,7 +57,7 @@ class Flow:
         self._emit()
         if self._column:
             self._write("\n", "")
-        self._column, self._fenced, self._line_style = 0, False, ""
+        self._column, self._fenced, self._line_style, self._code = 0, False, "", None
 
     def _take(self, final: bool) -> None:
         at = 0
@@ -70,8 +75,10 @@ class Flow:
         text, rest = unit[0], self._buffer[unit.start() :]
         if text == "\n":
             return False
-        if self._fenced or unit.end() == len(self._buffer):
-            return not self._fenced
+        if unit.end() == len(self._buffer):
+            return self._code is not None or not self._fenced
+        if self._fenced:
+            return False
         opens = text == "`" or (text == "**" and not rest[2].isspace())
         return opens and "\n" not in rest and len(rest) < _HELD
 
@@ -80,7 +87,7 @@ class Flow:
             self._newline()
         elif self._fenced:
             self._fence_line += text
-            self._put(text, "cyan")
+            self._put_code(text)
         elif text[0] == " ":
             self._emit()
             self._spaces = text
@@ -129,8 +136,21 @@ class Flow:
             self._line_style, self._hanging = "dim", self._hanging + 2
         elif _BULLET.fullmatch(word):
             self._hanging += len(word) + 1
-        elif word.startswith("```") and "`" not in word[3:]:
+        elif word.startswith(_FENCE) and "`" not in word[3:]:
             self._line_style, self._fenced = "dim", True
+            if not self._marks:
+                self._code = Code(word[3:])
+                self._word = [((_OPENED + word[3:]).rstrip(), "")]
+
+    def _put_code(self, text: str) -> None:
+        """What stands behind the opening mark, a line of the block, or its end."""
+        if self._line_style or self._code is None:
+            self._put(text, self._line_style or PLAIN)
+        elif text.strip().startswith(_FENCE):
+            self._put(text.replace(text.strip(), _CLOSED), "dim")
+        else:
+            for piece, style in self._code.line(text):
+                self._put(piece, style)
 
     def _break(self) -> None:
         self._write("\n", "")
@@ -153,8 +173,8 @@ class Flow:
 
     def _newline(self) -> None:
         self._emit()
-        if self._fenced and self._fence_line.strip().startswith("```"):
-            self._fenced = False
+        if self._fenced and self._fence_line.strip().startswith(_FENCE):
+            self._fenced, self._code = False, None
         self._fence_line, self._spaces = "", ""
         self._write("\n", "")
         self._column, self._hanging, self._line_style, self._began = 0, 0, "", False

@@ -21,6 +21,7 @@ from pathlib import Path
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, ThreadedCompleter
 from prompt_toolkit.document import Document
+from prompt_toolkit.formatted_text import AnyFormattedText
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.input.typeahead import clear_typeahead, store_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
@@ -50,10 +51,15 @@ class Typed(FileHistory):
 
 
 class Keyboard:
-    """Reads lines from the terminal. `commands` are the words after a slash, and what they do."""
+    """Reads lines from the terminal. `commands` gives the words after a slash, and what they do, whenever they are
+    completed."""
 
     def __init__(
-        self, history: Path, directory: Path, commands: Mapping[str, str], toolbar: Callable[[], str] | None = None
+        self,
+        history: Path,
+        directory: Path,
+        commands: Callable[[], Mapping[str, str]],
+        toolbar: Callable[[], AnyFormattedText] = lambda: "",
     ) -> None:
         history.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with contextlib.suppress(OSError):  # as in `Typed`
@@ -168,7 +174,7 @@ def _keys() -> KeyBindings:
 class Words(Completer):
     """Commands at the start of a line, files behind an @."""
 
-    def __init__(self, directory: Path, commands: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, commands: Callable[[], Mapping[str, str]]) -> None:
         self._directory, self._commands = directory, commands
         self._files: list[str] = []
         self._listed = -_FRESH_S
@@ -176,7 +182,7 @@ class Words(Completer):
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         before = document.text_before_cursor
         if before.startswith("/") and not any(char.isspace() for char in before):
-            for name, does in self._commands.items():
+            for name, does in self._commands().items():
                 if name.startswith(before[1:]):
                     yield Completion(f"/{name}", start_position=-len(before), display_meta=does)
             return

@@ -1,13 +1,15 @@
 """A real server whose model follows a script: what clients say to it is read, rendered and sampled as ever.
 
 The engine is the real one over a random decoder with a long context. Each answer is sampled under a constraint that
-leaves one token at a time: the next of what the script says after this prompt.
+leaves one token at a time: the next of what the script says after this prompt. As a program it serves until it is
+ended, with the script `shelling`, and prints its address, token and model in one line.
 """
 
+import signal
 from contextlib import contextmanager
 
 import torch
-from engine_serving import serving
+from engine_serving import TOKEN, serving
 from small_models import SHAPE, random_decoder
 
 from etude.engine.config import EngineConfig
@@ -60,6 +62,29 @@ def calling(name, arguments, then):
     return script
 
 
+SHELLS = {"Bash": "command", "exec_command": "cmd", "bash": "command", "run_terminal_cmd": "command"}
+"""What Claude Code, Codex, opencode, mini-swe-agent and Etude's own agent call their shell, and its argument."""
+SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+"""How mini-swe-agent is told that a task is done."""
+
+
+def shelling(command, then):
+    """A script for any of these agents: calls its shell, and once it has the result says so, or submits."""
+
+    def script(prompt):
+        name = next((name for name in SHELLS if f"\n{name}(" in prompt), None)
+        if name is None:
+            return "A title"
+        done = "<tool_response>" in prompt.rpartition("<|im_start|>user\n")[2]
+        if done and SUBMIT not in prompt:
+            return then
+        given = {SHELLS[name]: SUBMIT if done else command}
+        takes = prompt.partition(f"\n{name}(")[2].partition(")")[0].split(", ")
+        return render_call(name, given | ({"description": "Makes it"} if "description" in takes else {}))
+
+    return script
+
+
 @contextmanager
 def playing(script):
     """A server whose model follows `script`."""
@@ -68,3 +93,9 @@ def playing(script):
     with serving(random_decoder(shape=shape), engine=engine, kind=Played, name=MODEL) as made:
         made.service.script = script
         yield made
+
+
+if __name__ == "__main__":
+    with playing(shelling("echo made here | tee here.txt", "The file is there.")) as made:
+        print(made.url, TOKEN, MODEL, flush=True)
+        signal.pause()
