@@ -135,5 +135,5 @@ def test_a_solution_is_not_cut_by_limits_of_tokens(tmp_path):
 
 
 def test_a_solution_has_no_tokenizer():
-    with pytest.raises(ConfigError, match="key tokenizer is gone: leave it out"):
+    with pytest.raises(ConfigError, match="key tokenizer is gone: write nothing in its place"):
         load_recipe(None, BenchConfig, ['policy.kind="solution"', 'policy.tokenizer="x"'])
