@@ -59,7 +59,7 @@ def _supervise(options: argparse.Namespace) -> int:
     recipe.deadlines.apply()
     directory = options.out or Path("runs") / f"{recipe.name}-{recipe.seed}"
     sets = [part for override in options.set for part in ("--set", override)]
-    sets += [part for name in sinks_of(directory, options.report_to) for part in ("--report-to", name)]
+    sets += [part for name in sinks_of(directory, options.report_to, options.resume) for part in ("--report-to", name)]
     flags = [flag for flag, given in (("--resume", options.resume), ("--json", options.json)) if given]
     command = command_of(["train", str(options.recipe), "--out", str(directory), *sets, *flags, "--unsupervised"])
     restarts = Restarts(recipe.faults, directory / "metrics.jsonl")
@@ -88,7 +88,7 @@ def _run(options: argparse.Namespace) -> int:
 
     config = load_recipe(options.recipe, RunConfig, options.set)
     directory = options.out or Path("runs") / f"{config.name}-{config.seed}"
-    sinks = sinks_of(directory, options.report_to)
+    sinks = sinks_of(directory, options.report_to, options.resume)
     try:
         run = Run(config, directory, options.resume, quiet=options.json)
         with Beside(directory, sinks):

@@ -25,9 +25,10 @@ from etude.rollouts.lines import append
 from etude.rollouts.supervisor import command_of
 
 
-def sinks_of(directory: Path, asked: Sequence[str]) -> list[str]:
-    """Those that are asked for; else those of the run's earlier lives. Raises as `open_sink` does."""
-    names = sorted({*asked} or {path.stem for path in (directory / FOLDER).glob("*.json")})
+def sinks_of(directory: Path, asked: Sequence[str], resume: bool = False) -> list[str]:
+    """Those that are asked for; else, of a run that goes on, those of its earlier lives. Raises as `open_sink` does."""
+    before = (directory / FOLDER).glob("*.json") if resume else ()
+    names = sorted({*asked} or {path.stem for path in before})
     for name in names:
         open_sink(name)
     return names
