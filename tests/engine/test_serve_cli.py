@@ -57,7 +57,7 @@ def test_a_server_is_started_used_and_stopped_while_it_answers(tmp_path):
     [
         ([str(SHIPPED), "--set", "bogus=1"], 42, "bogus: unknown key; known here: deadlines"),
         ([str(SHIPPED), "--set", "host=0.0.0.0"], 42, "hosts: name what this machine is called"),
-        (["/nonexistent", "--set", "port=0"], 1, "config.json"),
+        (["/nonexistent", "--set", "port=0"], 42, "config.json"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(capsys, arguments, code, said):
