@@ -96,10 +96,10 @@ run "clients/bin/python /given/ask_anthropic.py"
 
 title "Coding agents as clients"
 words "Their first prompts alone are 30 to 76 KB, and the small model's context is 1024 tokens. So these talk to the same server over a random decoder" \
-    "with a context of 131,072 tokens. What it samples is held to a script's words: call the shell once, then say so (\`tests/clients/played.py\`)."
+    "with a context of 131,072 tokens. What it samples is held to a script's words: call the shell once, then say so (\`tests/clients/through_clients.py\`)."
 set_ "export PATH=\$HOME/clients/bin:\$HOME/npm/node_modules/.bin:\$PATH"
 run "npm install --silent --prefix ~/npm @anthropic-ai/claude-code @openai/codex opencode-ai acpx" 900
-begun 'env PYTHONPATH=$HOME/etude/tests/engine venv/bin/python $HOME/etude/tests/clients/played.py' ~/played
+begun 'env PYTHONPATH=$HOME/etude/tests/engine venv/bin/python $HOME/etude/tests/clients/through_clients.py' ~/played
 set_ "read -r PLAYED TOKEN MODEL < ~/played && export PLAYED TOKEN MODEL"
 . /given/clients.sh
 for client in claude codex opencode mini acpx; do
