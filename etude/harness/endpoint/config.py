@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, field_validator
 
@@ -51,7 +51,8 @@ class ServerConfig(Config):
     @classmethod
     def _absolute(cls, url: str) -> str:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        plain = url.isprintable() and " " not in url
+        if parts.scheme not in ("http", "https") or not parts.hostname or not plain or not _port_is_one(parts):
             raise ValueError(f"must be an address like http://127.0.0.1:8000/v1, not {url!r}")
         if parts.query or parts.fragment:
             raise ValueError("must end before any ? or #")
@@ -106,3 +107,10 @@ class EndpointConfig(ServerConfig):
     want it, or left out of the conversation."""
     cache_key: bool = False
     """Send the session's id as `prompt_cache_key`: endpoints that know it keep a session near its cache."""
+
+
+def _port_is_one(parts: SplitResult) -> bool:
+    try:
+        return parts.port != 0
+    except ValueError:  # no number, or above 65535
+        return False

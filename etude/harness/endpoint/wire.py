@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import httpx2
 
@@ -25,7 +26,10 @@ REQUEST_ID = "X-ACP-Model-Request-ID"
 """The header by which a trainer that listens on the endpoint tells which request became what in a session."""
 _FIRST_PAUSE_S = 0.5
 _MODELS_S = 5.0
-_EVENT_MAX = 64 << 20
+_MODELS_MAX = 8 << 20
+_REFUSAL_MAX = 64 << 10
+_ANSWER_MAX = 64 << 20
+"""Bytes of a message, in events or whole: a server that never ends must not fill our memory."""
 _DONE = "[DONE]"
 _LONGEST_PAUSE_S = 20.0
 """Between two attempts, unless the server itself names a longer one."""
@@ -93,9 +97,8 @@ class Wire:
         """The names of the models that the server says it has; none where it does not say."""
         try:
             async with asyncio.timeout(_MODELS_S):
-                said = (await self._http.get(f"{self._config.url}/models")).json()
-            return [str(model["id"]) for model in said["data"]]
-        except (TimeoutError, httpx2.HTTPError, ValueError, KeyError, TypeError):
+                return [str(model["id"]) for model in await list_models(self._http, self._config.url)]
+        except (TimeoutError, NoModels):
             return []
 
     # --- one attempt --------------------------------------------------------------------------------------------------
@@ -121,7 +124,7 @@ class Wire:
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
                     await self._read_events(response, reader, deadline)
                 else:
-                    self._read_whole(await response.aread(), reader, path)
+                    self._read_whole(await read_bounded(response, _ANSWER_MAX), reader, path)
             return reader.completion()
         except BadAnswer as fault:
             raise error_of_fault(self._config, path, fault) from None
@@ -130,15 +133,19 @@ class Wire:
             raise RetryableError(f"silence for {seconds:g} s", silent=True, unreached=not self._reached) from None
         except httpx2.TransportError as error:
             raise RetryableError(f"{type(error).__name__}: {error}", unreached=not self._reached) from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:  # what no other attempt would change
+            raise EndpointError(f"{self._config.url}{path}: {error}; is endpoint.url right?") from None
 
     async def _read_events(self, response: httpx2.Response, reader: Reader, deadline: asyncio.Timeout) -> None:
-        count, now = 0, asyncio.get_running_loop().time
+        count, size, now = 0, 0, asyncio.get_running_loop().time
         try:
-            async for event in httpx2.EventSource(response, _EVENT_MAX):
+            async for event in httpx2.EventSource(response, _ANSWER_MAX):
                 if event.data.strip() == _DONE:
                     break
                 if event.data:
-                    count += 1
+                    count, size = count + 1, size + len(event.data)
+                    if size > _ANSWER_MAX:
+                        raise _too_long(response, _ANSWER_MAX)
                     deadline.reschedule(now() + self._message_s)
                     reader.event(_object(event.data))
         except httpx2.TransportError:
@@ -159,7 +166,7 @@ class Wire:
         reader.whole(answer)
 
     async def _refused(self, path: str, response: httpx2.Response) -> None:
-        body, status = await response.aread(), response.status_code
+        body, status = await read_bounded(response, _REFUSAL_MAX, cut=True), response.status_code
         models = ", ".join((await self.models())[:12]) if status == 404 else ""
         raise refusal(self._config, path, status, response.headers, body, models)
 
@@ -199,3 +206,33 @@ def _object(data: str) -> dict[str, object]:
     if not isinstance(event, dict):
         raise RetryableError(f"an event that is no JSON object: {data[:80]!r}")
     return event
+
+
+class NoModels(Exception):
+    """The server does not say which models it has."""
+
+
+async def list_models(http: httpx2.AsyncClient, url: str) -> list[dict[str, Any]]:
+    """What a server says of the models it has, each with an `id`. Raises NoModels where it says nothing of the kind."""
+    try:
+        async with http.stream("GET", f"{url}/models") as response:
+            said = json.loads(await read_bounded(response, _MODELS_MAX))
+        return [dict(model) for model in said["data"] if model["id"]]
+    except (EndpointError, httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError, RecursionError):
+        raise NoModels from None
+
+
+async def read_bounded(response: httpx2.Response, most: int, cut: bool = False) -> bytes:
+    """An answer's body, unpacked. Of one above `most` bytes its beginning with `cut`; otherwise EndpointError."""
+    body = bytearray()
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) > most:
+            if cut:
+                break
+            raise _too_long(response, most)
+    return bytes(body[:most])
+
+
+def _too_long(response: httpx2.Response, most: int) -> EndpointError:
+    return EndpointError(f"{response.url} answers with more than {most >> 20} MiB; is endpoint.url right?")

@@ -6,6 +6,7 @@ Owns `Candidate` and `candidates`. Asks each for its list of models and for noth
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,9 @@ from etude.config import parse
 from etude.deadlines import scaled
 from etude.errors import ConfigError
 from etude.harness.endpoint import EndpointConfig
+from etude.harness.endpoint.wire import NoModels, list_models
 from etude.host.home import default_home
+from etude.host.sockets import listening
 
 _LOOK_S = 3.0
 _OPENAI, _ANTHROPIC = "https://api.openai.com/v1", "https://api.anthropic.com/v1"
@@ -81,16 +84,16 @@ async def looked_at(candidate: Candidate) -> Candidate:
             asyncio.timeout(scaled(_LOOK_S)),
             httpx2.AsyncClient(headers=headers, trust_env=not config.is_local) as client,
         ):
-            said = (await client.get(f"{config.url}/models")).json()
-        models = tuple(Model(str(each["id"]), _context(each)) for each in said["data"])
-    except (TimeoutError, httpx2.HTTPError, ValueError, KeyError, TypeError):
+            models = tuple(Model(str(each["id"]), _context(each)) for each in await list_models(client, config.url))
+    except (TimeoutError, NoModels):
         return candidate
     return replace(candidate, models=models, answers=True)
 
 
 def _local(name: str, port: int) -> Candidate:
+    """The token of `etude serve` is only for a server that this user runs: anybody may listen on its port."""
     token = default_home() / "engine" / "token"
-    ours = name == LOCAL[0][0] and token.exists()
+    ours = name == LOCAL[0][0] and token.exists() and port in listening(os.getuid())
     return Candidate(name, f"http://127.0.0.1:{port}/v1", key_file=token if ours else None)
 
 
