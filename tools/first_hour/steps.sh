@@ -57,7 +57,8 @@ run "cat ../small/train-r1-0/instruction.md *.py | head -n 5; python3 check.py |
 run "etude agent -p \"\$(cat ../small/train-r1-0/instruction.md)\" --allow 'run(python3 check.py)' --set endpoint.temperature=0"
 run "etude agent -c --diff"
 run "python3 check.py"
-holds "the agent called tools" "etude agent --list --json | grep -q session_id"
+session='$(etude agent --list --json | head -n 1 | python3 -c "import json; print(json.loads(input())[\"session_id\"])")'
+holds "the agent called tools" "etude sessions export $session | grep -q '\"edit_file\"'"
 
 title "Mine tasks from a repository"
 if [ -d /given/repository.git ]; then
@@ -74,7 +75,8 @@ run "etude tasks validate tasks/mined-* --limits rlimit" 900
 words "" "Their solutions, and then the small model, play them:"
 run "etude bench run tasks --solution 1 --out bench/solution --set environment.limits=rlimit" 900
 holds "every solution solves its task" "etude bench report bench/solution | grep -q 'pass@1 *100.0%'"
-run "etude bench run tasks --checkpoint etude/models/etude-tiny --out bench/tiny --set environment.limits=rlimit" 900
+run "etude bench run tasks --checkpoint etude/models/etude-tiny --out bench/tiny --set environment.limits=rlimit --set harness.max_turn_tokens=256 --set harness.tool.max_observation_bytes=1500" 900
+holds "the small model played" "! etude bench report bench/tiny | grep -q ' 0.00 tokens sampled'"
 run "etude bench compare bench/tiny bench/solution"
 
 title "Train on them, two steps"
@@ -83,6 +85,7 @@ cp /given/train.toml ~/first.toml
 words "" '```toml' "$(cat ~/first.toml)" '```'
 run "etude train first.toml --out runs/first" 1800
 holds "two steps were taken" "test \$(grep -c '\"step\"' runs/first/metrics.jsonl) -ge 2"
+holds "the weights are others" "! cmp -s runs/first/model/model.safetensors etude/models/etude-tiny/model.safetensors"
 
 title "Serve what came out"
 begun "etude serve runs/first/model --set port=0 --json" ~/trained.json
