@@ -58,6 +58,7 @@ REFUSED = (
     "sed -n 'r .env' README.md", "sed R.env README.md", "sed -f .env README.md", "sed 's/a/b/w o' README.md",
     "sed 1e README.md", "awk '{getline l < \".env\"; print l}' README.md",
     "awk 'BEGIN{ARGV[1]=\".env\";ARGC=2}{print}' x", "awk 'BEGIN{system(\"cat .env\")}'",
+    "awk 'BEGIN{SYMTAB[\"AR\" \"GV\"][1]=\".e\" \"nv\"; SYMTAB[\"AR\" \"GC\"]=2}1'",
     "awk '{print > \"o\"}' README.md", "awk -f .env README.md", "jq -n 'import \"./x\" as $x; $x'",
     "jq -n --rawfile a .env '$a'", "jq -L . . package.json", "sort -o o README.md",
     "sort --compress-program=./x README.md", "uniq README.md o", "xxd README.md o", "xxd *", "rg --pre ./x a",

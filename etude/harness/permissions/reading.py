@@ -105,7 +105,9 @@ _SED = re.compile(
     rf"(?:{_SED_ADDRESS}(?:,\+?{_SED_ADDRESS})?!?)?"
     r"(?:[pdqQ=]|s/(?:[^/\\\n\[]|\\[^\nc]|\[[^]/\\\n]+\])*/(?:[^/\\\n]|\\[^\nc])*/[gpiI\d]*)"
 )
-_AWK_WAYS_OUT = re.compile(r"print(.|\n)*>|[|@]|getline|system|ARG[VC]|close|fflush|include|load|namespace")
+_AWK_WAYS_OUT = re.compile(
+    r"print(.|\n)*>|[|@]|getline|system|ARG[VC]|SYMTAB|FUNCTAB|close|fflush|include|load|namespace"
+)
 _JQ_WAYS_OUT = re.compile(r"\b(import|include|input_filename|modulemeta)\b")
 
 
