@@ -50,9 +50,17 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def typed(page: Path) -> list[str]:
-    """The command lines that a page shows in its code blocks, to be typed as they stand."""
-    text = "\n".join(text for _, text in blocks(page)).replace("\\\n", " ")
+    """The command lines that a page shows in its code blocks, to be typed as they stand. In a block with a prompt the
+    other lines are what was printed."""
+    text = "\n".join(_prompted(text) for _, text in blocks(page)).replace("\\\n", " ")
     return [re.split(r"\s(?:# |\|)", line)[0].strip() for line in _LINE.findall(text)]
+
+
+def _prompted(text: str) -> str:
+    lines = text.splitlines()
+    if any(line.startswith("$ ") for line in lines):
+        lines = [line for line in lines if line.startswith(("$ ", "# "))]
+    return "\n".join(lines)
 
 
 def mentioned(page: Path) -> list[str]:
