@@ -46,7 +46,7 @@ def test_five_commands_in_an_empty_environment(installed, tmp_path, outer):
     )
     assert Path(where.stdout).is_relative_to(installed.parents[1]), "not the clone"
     made = etude("tasks", "generate", "--rung", 1, "--count", 2, "--out", "tasks", "--json")
-    assert etude("tasks", "validate", *json.loads(made.stdout)).returncode == 0
+    assert etude("tasks", "validate", *json.loads(made.stdout)["tasks"]).returncode == 0
     run = etude("bench", "run", "tasks", "--solution", 1, "--out", "run", "--json")
     assert json.loads(run.stdout)["solved"] == 2, run.stderr
     assert "No difference" in etude("bench", "compare", "run", "run").stdout
