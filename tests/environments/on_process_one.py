@@ -17,6 +17,7 @@ LIBRARY = ctypes.CDLL(None, use_errno=True)
 LIBRARY.syscall.restype = ctypes.c_long
 SETPARAM, SETSCHEDULER, SETAFFINITY, SETATTR, IOPRIO_SET, PIDFD_GETFD, MADVISE = 142, 144, 203, 314, 251, 438, 440
 TRACEME, ATTACH, SEIZE = 0, 16, 0x4206
+TRACEEXIT = ctypes.c_void_p(0x40)
 SCHED_CORE = 62
 IOPRIO_GET = 252
 ENDED, CHANGED = 7, 8
@@ -112,6 +113,19 @@ def traced_for_ever():
             while True:
                 LIBRARY.ptrace(TRACEME, 0, None, None)
                 os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def traced_to_its_end():
+    """Somebody who never lets it go on from there."""
+    told, tell = os.pipe()
+    leader = os.getpid()
+    if os.fork() == 0:
+        os.setsid()
+        apart()
+        LIBRARY.ptrace(SEIZE, leader, None, TRACEEXIT)
+        os.write(tell, b"t")
+        time.sleep(600)
+    os.read(told, 1)
 
 
 def tracing():
@@ -258,6 +272,7 @@ ATTEMPTS = {
     "traced, and replaced": traced_and_replaced,
     "traced, in a thread": traced_in_a_thread,
     "traced for ever": traced_for_ever,
+    "traced, to its end": traced_to_its_end,
     "tracing": tracing,
     "files of /proc": files_of_proc,
     "signals": signals,

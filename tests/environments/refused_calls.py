@@ -10,6 +10,7 @@ NAMESPACES = {"mount": 1 << 17, "cgroup": 1 << 25, "uts": 1 << 26, "ipc": 1 << 2
 NAMESPACES |= {"pid": 1 << 29, "net": 1 << 30}
 SIGCHLD, CHAR, BLOCK = 17, 0o020000, 0o060000
 BAD = 0xFFFFFFFF  # no descriptor, no address
+TRACEEXIT = 0x40
 
 NOT_PERMITTED = {
     "mount": (165, 0, 0, 0, 0, 0),
@@ -71,6 +72,9 @@ NOT_PERMITTED = {
     "reboot": (169, 0, 0, 0, 0),
     "swapon": (167, 0, 0),
     "iopl": (172, 99),
+    "stopping at its end whom one seizes": (101, 0x4206, 0, 0, TRACEEXIT | 1),
+    "stopping at its end whom one traces": (101, 0x4200, 0, 0, TRACEEXIT),
+    "stopping at its end whom one traces, as of old": (101, 21, 0, 0, TRACEEXIT),
     "raw socket": (41, 2, 3, 1),
     "raw socket, version 6": (41, 10, 3, 58),
     "packet-level socket": (41, 2, 10, 0),

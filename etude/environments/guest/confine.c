@@ -7,7 +7,8 @@
  * It is a list of refusals, since what databases, compilers, debuggers and JITs call is open-ended, and a machine on
  * which half of them break teaches a model nothing. But a call newer than the ones looked at here does not exist: a
  * kernel upgrade opens nothing that nobody has considered. ptrace stays, for debuggers and sanitizers: it reaches no
- * further than the sandbox's own processes, the agent not being dumpable.
+ * further than the sandbox's own processes, the agent not being dumpable. But nobody may be stopped at his end by whoever
+ * traces him: SIGKILL does not move him on from there, and two who do it to each other stay until the machine is restarted.
  *
  * What the kernel lets a user do to all his processes, limits, priorities and the choice of processors, is refused for
  * process 1: the agent has the same user where there is only one, and in a machine process 1 is everybody's. */
@@ -20,6 +21,7 @@
 #include <sched.h>
 #include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -52,6 +54,7 @@ enum {
     SCOPE_SIGNALS = 2,
     SETDELEG = F_SETLEASE + 16,
     IOPRIO_WHO_USER = 3,
+    OLD_SETOPTIONS = 21,     /* of ptrace: what debuggers of before 2002 call */
 };
 static const uint32_t NAMESPACES = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
                                    CLONE_NEWPID | CLONE_NEWNET;
@@ -173,6 +176,18 @@ static void check_leases(void) {
     end_block(start);
 }
 
+static void check_tracing(void) {
+    static const uint32_t requests[] = {PTRACE_SEIZE, PTRACE_SETOPTIONS, OLD_SETOPTIONS};
+    int start = block(SYS_ptrace);
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
+        load_argument(0);
+        add(BPF_JMP | BPF_JEQ | BPF_K, requests[i], 0, 3);
+        load_argument(3);
+        refuse_if(BPF_JSET, PTRACE_O_TRACEEXIT, EPERM);
+    }
+    end_block(start);
+}
+
 static void refuse_unless(const uint32_t *values, int count, int error) {
     for (int i = 0; i < count; i++)
         add(BPF_JMP | BPF_JEQ | BPF_K, values[i], count - i, 0);
@@ -231,6 +246,7 @@ static void build(void) {
     check_sockets();
     check_process_one();
     check_leases();
+    check_tracing();
 #ifdef SYS_mknod
     check_node(SYS_mknod, 1);
 #endif
