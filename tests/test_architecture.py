@@ -118,6 +118,33 @@ def test_heavy_libraries_stay_in_their_rooms(library, rooms):
     assert [line for line in found if not line.startswith(allowed)] == []
 
 
+READS_TARS = {
+    "etude/environments/archive.py": "what a sandbox made: never as anything but the plain tar that the guest unpacks",
+    "etude/environments/images/archives.py": "layers and what ADD finds, which the same code unpacks that reads them",
+    "etude/environments/images/oci.py": "images that an operator names",
+    "etude/rewards/realset.py": "downloads that are pinned by their digest",
+    "etude/tasks/leaks.py": "files of a repository, compressed as they are",
+}
+"""Where tarfile may be told, or left to guess, how an archive is packed. Everybody else reads with `archive.opened`."""
+
+
+OPENS_TARS = {"tarfile.open", "tarfile.TarFile", "tarfile.TarFile.open", "shutil.unpack_archive"}
+
+
+def test_nobody_but_these_opens_a_tar():
+    """Where two readers of what a sandbox made differ, a session shows one workspace and is paid for another."""
+    found = set()
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            call = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            modes = [word.value for word in node.keywords if word.arg == "mode"] if call else []
+            writes = any(isinstance(mode, ast.Constant) and str(mode.value).startswith("w") for mode in modes)
+            if call in OPENS_TARS and not writes:
+                found.add(path.relative_to(ROOT).as_posix())
+    assert found == READS_TARS.keys()
+    assert not violations(lambda room, name: name.startswith("tarfile.")), "which would hide a call"
+
+
 def test_the_core_of_a_room_knows_none_of_its_wings():
     """Not by a string either: what is optional is found by its entry point, or handed in."""
     known = []

@@ -29,7 +29,7 @@ from acp.schema import (
 )
 
 from etude.bench.config import AcpPolicy
-from etude.environments.archive import Archive, take_out, unpack
+from etude.environments.archive import Archive, opened, take_out, unpack
 from etude.environments.base import ARCHIVE_MAX, WORKSPACE, Sandbox
 from etude.errors import EtudeError, SandboxSpoiled
 from etude.harness.events import EventLog
@@ -55,7 +55,7 @@ async def play_acp(
         workspace = Path(place) / "workspace"
         workspace.mkdir()
         for _, data in (await take_out(sandbox)).parts:
-            with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            with opened(data) as tar:
                 tar.extractall(workspace, filter="data")
         editor = _Editor(task.instruction, session_id)
         stop, sampled = await _prompted(config, task, workspace, editor)

@@ -1,8 +1,9 @@
 """Directories of a sandbox, taken out of it: what outlives the sandbox, its backend and the process that made both.
 
-Owns `Archive`, `take_out` and `unpack`. A snapshot belongs to the backend that made it; an archive is bytes, and can
-be laid into a sandbox of another process, machine or backend. It holds files, directories, symbolic and hard links with
-their modes and times; no processes, sockets or devices. Talks to any `Sandbox`; decides nothing about what it holds.
+Owns `Archive`, `take_out`, `unpack` and `opened`. A snapshot belongs to the backend that made it; an archive is bytes,
+and can be laid into a sandbox of another process, machine or backend. It holds files, directories, symbolic and hard
+links with their modes and times; no processes, sockets or devices. Talks to any `Sandbox`; decides nothing about what
+it holds.
 
 Both say whose fault it is where they fail: SandboxSpoiled where what is in the directories will not be moved,
 StorageFailed where the disk is to blame. A sandbox that has ended says nothing of why.
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
+import tarfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -91,6 +94,22 @@ async def unpack(archive: Archive, sandbox: Sandbox) -> None:
             await sandbox.upload(tar, directory)
     except OSError as error:
         raise blamed(error, f"cannot lay {', '.join(archive.places)} into a fresh sandbox") from error
+
+
+def opened(tar: bytes) -> tarfile.TarFile:
+    """A sandbox's tar, for reading, with all members known. `tarfile.open` would guess: it takes one for gzip whose
+    first name begins so, and reads what a command has put there.
+
+    Raises StorageFailed for what is no whole tar."""
+    try:
+        found = tarfile.TarFile(fileobj=io.BytesIO(tar), encoding="utf-8", errors="surrogateescape")
+        found.getmembers()
+    except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
+        raise StorageFailed(f"no whole tar archive: {error}") from error
+    end = tar[found.offset : found.offset + tarfile.BLOCKSIZE]
+    if end != bytes(tarfile.BLOCKSIZE):  # tarfile takes a damaged header for the end
+        raise StorageFailed(f"no whole tar archive: it is damaged at byte {found.offset}")
+    return found
 
 
 def blamed(error: OSError, what: str) -> SandboxError:

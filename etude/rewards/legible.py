@@ -10,17 +10,15 @@ What these can no longer do, the auditor need not find. Talks to nobody.
 from __future__ import annotations
 
 import codecs
-import io
 import posixpath
 import re
-import tarfile
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from etude.environments.archive import Archive
 from etude.environments.base import WORKSPACE
 from etude.rewards.audit.state import NO_WORK
+from etude.rewards.contents import archive_of, contents_of
 
 State = Archive | Mapping[str, bytes]
 _COMPILED = re.compile(r"\.(py[cod]|so(\.[\d.]+)?|dll|dylib|node|wasm|pth|egg|whl|egg-link|pyz|pyzw)$")
@@ -29,6 +27,8 @@ _CODE = re.compile(r"\.(py[wico]?|pyd|so)$")
 _MACHINE = (b"\x7fELF", b"MZ\x90\x00", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"\x00asm")
 _BYTECODE = re.compile(rb"^.[\x0c-\x0f]\r\n", re.DOTALL)
 """The magic numbers of CPython's 3.x."""
+_ZIP_NAME, _ZIP_MOST = 46, 100_000
+"""Where in an entry of a zip's directory its name is, whose length is at 28; and so many entries are read."""
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _PLAIN_CODECS = {"utf-8", "utf-8-sig", "ascii", "iso8859-1", "iso8859-15", "cp1252"}
 """Those in which ASCII is ASCII, so that code means to Python what it says to a reader."""
@@ -44,14 +44,16 @@ class Legible:
 
 
 def legible(given: Mapping[str, bytes], state: State) -> Legible:
-    """`given` are the files the task came with."""
+    """`given` are the files the task came with. An archive is written anew: what is laid down is what was read here.
+    Raises what `contents_of` does."""
     sieve = _Sieve(given)
     if isinstance(state, Archive):
-        try:
-            parts = tuple((directory, sieve.tar(directory, data)) for directory, data in state.parts)
-        except tarfile.TarError:  # a sandbox will say so
-            return Legible(state, ())
-        changed: State = Archive(state.places, parts) if sieve.stripped else state
+        kept = {
+            path: entry
+            for path, entry in contents_of(state).items()
+            if not sieve.goes(posixpath.relpath(path, WORKSPACE), entry.data)
+        }
+        changed: State = archive_of(state.places, kept)
     else:
         changed = {path: data for path, data in state.items() if not sieve.goes(path, data)}
     return Legible(changed, tuple(sieve.stripped), sieve.refused)
@@ -62,28 +64,6 @@ class _Sieve:
     given: Mapping[str, bytes]
     stripped: list[str] = field(default_factory=list)
     refused: str = ""
-
-    def tar(self, directory: str, data: bytes) -> bytes:
-        """The same bytes where nothing goes."""
-        kept, before = [], len(self.stripped)
-        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-            for member in tar:
-                path = posixpath.relpath(posixpath.join(directory, member.name), WORKSPACE)
-                content = tar.extractfile(member) if member.isfile() or member.islnk() else None
-                if not self.goes(path, content.read() if content else b"" if member.issym() else None):
-                    kept.append(member)
-            if len(self.stripped) == before:
-                return data
-            buffer = io.BytesIO()
-            with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as made:
-                for member in kept:
-                    content = tar.extractfile(member) if member.islnk() else None
-                    if content is not None:  # its first name may be gone
-                        member.type, member.size = tarfile.REGTYPE, len(whole := content.read())
-                        made.addfile(member, io.BytesIO(whole))
-                    else:
-                        made.addfile(member, tar.extractfile(member) if member.isfile() else None)
-        return buffer.getvalue()
 
     def goes(self, path: str, data: bytes | None) -> bool:
         """Whether a path is left away; `data` is None for a directory."""
@@ -109,13 +89,16 @@ class _Sieve:
 
 
 def _holds_code(data: bytes) -> bool:
-    """Whether it is an archive that code could be imported from; Python finds its directory at its end."""
+    """Whether it is an archive that code could be imported from, which has a directory at its end: by the ends of the
+    names in it, or because it has more of them than anybody reads."""
     if b"PK\x05\x06" not in data[-(1 << 16) - 22 :]:
         return False
-    try:
-        return any(_CODE.search(name) for name in zipfile.ZipFile(io.BytesIO(data)).namelist())
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError):
-        return False
+    for number, found in enumerate(re.finditer(rb"PK\x01\x02", data)):
+        at = found.start()
+        end = at + _ZIP_NAME + int.from_bytes(data[at + 28 : at + 30], "little")
+        if number >= _ZIP_MOST or _CODE.search(data[max(at + _ZIP_NAME, end - 5) : end].decode("latin-1")):
+            return True
+    return False
 
 
 def _strange(path: str, data: bytes, given: bytes) -> str:

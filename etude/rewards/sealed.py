@@ -27,6 +27,7 @@ verdict of 0 and InfraFailed:
     verifier's files  something stands in their way               theirs                                blocked
     verifier's run    exit, endless loop, no number               theirs: it is an answer               failed, …
                       the sandbox dies before the reward is read  theirs, twice and by the control      crashed
+    reading it        more names than its size allows, odd ones   theirs, by what is read               blocked
     auditor, diff     what is sealed cannot be read               theirs: it is read as far as it goes  goes on
     lints             the sandbox dies, a linter fails            theirs, by a control that is linted   blocked
     any sandbox       cannot be made, no server answers           ours                                  InfraFailed
@@ -74,8 +75,12 @@ class Sealed:
 
     @cached_property
     def left(self) -> Workspace:
-        """The files of `final`, read once for all who judge them."""
-        return workspace_of(self.final)
+        """The files of `final`, read once for all who judge them; none of what cannot be laid down. Raises
+        StorageFailed for a torn archive."""
+        try:
+            return workspace_of(self.final)
+        except SandboxSpoiled:
+            return Workspace({}, {})
 
 
 async def run_to_seal(
@@ -129,7 +134,8 @@ async def judge(task: Task, sealed: Sealed, backend: Backend, judges: Judges = _
     else:
         verdict = await verify(task, sealed.final, backend, verdicts=judges.verdicts)
     try:
-        report = await judges.auditor.audit(task, sealed.result.events, sealed.left) if judges.audited else None
+        left = await asyncio.to_thread(lambda: sealed.left)
+        report = await judges.auditor.audit(task, sealed.result.events, left) if judges.audited else None
     except SandboxError as error:
         return Judgement(InfraFailed(f"audit of {task.id}: {error}"))
     quality = rubric = None

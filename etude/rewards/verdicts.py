@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import io
-import tarfile
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
@@ -23,6 +21,7 @@ from dataclasses import dataclass, replace
 from etude.environments.archive import Archive
 from etude.environments.base import Resources
 from etude.records import InfraFailed, Task
+from etude.rewards.contents import Entry, contents_of
 from etude.rewards.legible import State
 from etude.rewards.verifier import Verdict
 
@@ -58,12 +57,12 @@ class Verdicts:
         the same state at once both verify it."""
         began = time.monotonic()
         key = await asyncio.to_thread(key_of, task, state, where)  # a state may be many megabytes
-        entry = None if key is None else self._entries.get(key)
-        if key is not None and entry is not None and entry.times >= AGREEING and not entry.differs:
+        entry = self._entries.get(key)
+        if entry is not None and entry.times >= AGREEING and not entry.differs:
             self._entries.move_to_end(key)
             return replace(entry.verdict, known=True, wall_s=time.monotonic() - began)
         given = await verify()
-        if key is not None and isinstance(given, Verdict) and given.reason != "timeout":
+        if isinstance(given, Verdict) and given.reason != "timeout":
             self._learn(key, given)
         return given
 
@@ -80,11 +79,11 @@ def _said(verdict: Verdict) -> tuple[object, ...]:
     return verdict.reward, verdict.reason, verdict.touched
 
 
-def key_of(task: Task, state: State, where: tuple[str, Resources]) -> bytes | None:
-    """A digest of all that a verdict depends on; None for a state that cannot be read.
+def key_of(task: Task, state: State, where: tuple[str, Resources]) -> bytes:
+    """A digest of all that a verdict depends on.
 
-    Of the state that is each path with its kind, mode, owner, link and content. Times of files are left out: two
-    sessions never have the same.
+    Of the state that is each path with its kind, mode, link and content. Times of files are left out: two sessions
+    never have the same.
     """
     verifier, hashed = task.verifier, hashlib.blake2b(digest_size=32)
     _add(hashed, task.id, task.image, *task.setup, repr(where), verifier.command, repr(verifier.timeout_s))
@@ -94,22 +93,17 @@ def key_of(task: Task, state: State, where: tuple[str, Resources]) -> bytes | No
     if not isinstance(state, Archive):
         _add_files(hashed, state.items())
         return hashed.digest()
-    try:
-        members = sorted(member for directory, data in state.parts for member in _members(directory, data))
-    except (tarfile.TarError, EOFError):
-        return None
     _add(hashed, *state.places)
-    _add(hashed, *(field for member in members for field in member))
+    _add(hashed, *(field for each in _entries(state) for field in each))
     return hashed.digest()
 
 
-def _members(directory: str, data: bytes) -> Iterable[tuple[str, ...]]:
-    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        for each in tar:
-            content = tar.extractfile(each) if each.isfile() else None
-            digest = hashlib.blake2b(content.read()).hexdigest() if content else ""
-            about = f"{each.type!r} {each.mode:o} {each.uid} {each.gid} {each.size}"
-            yield directory, each.name, about, each.linkname, digest
+def _entries(state: Archive) -> Iterable[tuple[str, ...]]:
+    named: dict[Entry, str] = {}
+    for path, entry in sorted(contents_of(state).items()):
+        first = named.setdefault(entry, path)
+        digest = hashlib.blake2b(entry.data or b"").hexdigest() if first == path else ""
+        yield path, f"{entry.kind!r} {entry.member.mode:o} {entry.size}", entry.target or "", first, digest
 
 
 def _add_files(hashed: hashlib.blake2b, files: Iterable[tuple[str, bytes]]) -> None:

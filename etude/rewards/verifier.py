@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from etude.environments.archive import Archive, blamed
+from etude.environments.archive import Archive, StorageFailed, blamed
 from etude.environments.base import WORKSPACE, Backend, ExecResult, Resources, Sandbox, SandboxSpec
 from etude.errors import DeadlineExceeded, SandboxError, SandboxSpoiled
 from etude.records import InfraFailed, Task
@@ -71,7 +71,12 @@ async def verify(
 ) -> Verdict | InfraFailed:
     """Run the task's verifier on a state, unless `verdicts` has the answer. Its sandbox is always destroyed."""
     started = time.monotonic()
-    read = await asyncio.to_thread(legible, task.files, state)
+    try:
+        read = await asyncio.to_thread(legible, task.files, state)
+    except SandboxSpoiled as error:
+        return Verdict(0.0, "blocked", str(error), wall_s=time.monotonic() - started)
+    except StorageFailed as error:
+        return InfraFailed(f"{WORKSPACE} as a session of {task.id} left it: {error}")
     if read.refused:
         return Verdict(0.0, "blocked", read.refused, stripped=read.stripped, wall_s=time.monotonic() - started)
     verifying = partial(_verify, task, read.state, backend, resources or Resources(), started)

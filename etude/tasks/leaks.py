@@ -14,6 +14,7 @@ import bz2
 import gzip
 import html
 import io
+import itertools
 import lzma
 import re
 import tarfile
@@ -32,7 +33,7 @@ ALIKE = 0.8
 """The share of a right file's lines that makes another file a copy of the whole."""
 _AROUND = re.compile(r"""^[\s+>|"'\d:-]+|(\\n)?["',\s]*$|</?\w[^<>]*>""")
 """What patches, numbered listings, notebooks and web pages put around a line."""
-ARCHIVE_MAX = 64 << 20
+ARCHIVE_MAX, MEMBERS = 64 << 20, 10_000
 _METADATA = re.compile(
     r"(^|/)[^/]+\.(dist-info|egg-info)(/|$)|(^|/)(RECORD|SOURCES\.txt|PKG-INFO|METADATA|installed-files\.txt|tags|TAGS|"
     r"\.tags|objects\.inv|searchindex\.js|coverage\.xml|\.coverage)$|\.(pyi|data\.json|idx|map)$"
@@ -110,13 +111,13 @@ def _members(path: str, data: bytes) -> Iterator[tuple[str, str]]:
     try:
         if data[:4] == b"PK\x03\x04":
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                for info in archive.infolist()[:10_000]:
+                for info in archive.infolist()[:MEMBERS]:
                     if info.file_size <= ARCHIVE_MAX:
                         yield info.filename, archive.read(info).decode("utf-8", "replace")
         elif path.endswith((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".crate", ".gem")):
             with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-                for member in tar:
-                    if (content := tar.extractfile(member)) is not None:
+                for member in itertools.islice(tar, MEMBERS):
+                    if member.isreg() and (content := tar.extractfile(member)) is not None:
                         yield member.name, content.read(ARCHIVE_MAX).decode("utf-8", "replace")
         else:
             for magic, unpacked in _PACKED.items():

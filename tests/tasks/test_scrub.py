@@ -168,6 +168,10 @@ def archives() -> dict[str, bytes]:
     with tarfile.open(fileobj=tarred, mode="w:gz") as tar:
         info = tarfile.TarInfo("pkg/core.py")
         info.size = len(ANSWER["pkg/core.py"])
+        for link in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+            nowhere = tarfile.TarInfo("pkg/link")
+            nowhere.type, nowhere.linkname = link, "nowhere"
+            tar.addfile(nowhere)
         tar.addfile(info, io.BytesIO(ANSWER["pkg/core.py"]))
     return {"vendor/pkg.whl": zipped.getvalue(), "old/pkg.tgz": tarred.getvalue(), "old/broken.whl": b"PK\x03\x04no"}
 

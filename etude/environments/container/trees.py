@@ -9,6 +9,7 @@ import io
 import tarfile
 from collections.abc import Iterator
 
+from etude.environments.archive import opened
 from etude.environments.base import ARCHIVE_MAX
 from etude.errors import ConfigError
 
@@ -20,7 +21,7 @@ _HEADERS = 2048
 
 def workspace_of_image(archive: bytes, image: str) -> Iterator[bytes]:
     """The engine's tar of an image's workspace, whose members all lie below one directory, as tars for a sandbox."""
-    with tarfile.open(fileobj=io.BytesIO(archive)) as source:
+    with opened(archive) as source:
         batch: list[tarfile.TarInfo] = []
         size = 0
         for member in source:

@@ -6,14 +6,13 @@ a sandbox. Caches and git's own files are left out; they are no work.
 
 from __future__ import annotations
 
-import io
 import posixpath
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from etude.environments.archive import Archive
 from etude.environments.base import WORKSPACE
+from etude.rewards.contents import Entry, contents_of
 
 NO_WORK = {
     ".git", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".pytype", ".pyre", "node_modules", ".venv",
@@ -38,22 +37,15 @@ class Workspace:
 
 def workspace_of(archive: Archive) -> Workspace:
     """The files of an archive of /workspace. The names of a file that has several share what was read of it."""
-    files, links = {}, {}
-    for directory, data in archive.parts:
-        named: dict[str, bytes] = {}
-        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-            for member in tar:
-                path = posixpath.relpath(posixpath.join(directory, member.name), WORKSPACE)
-                if member.isreg() and (content := tar.extractfile(member)) is not None:
-                    named[member.name] = content.read(FILE_MAX)  # another name of it may be one that counts
-                elif member.islnk():
-                    named[member.name] = named[member.linkname]
-                if NO_WORK & set(path.split("/")):
-                    continue
-                if member.issym():
-                    links[path] = member.linkname
-                elif member.name in named:
-                    files[path] = named[member.name]
+    files, links, read = {}, {}, dict[Entry, bytes]()
+    for place, entry in contents_of(archive).items():
+        path = posixpath.relpath(place, WORKSPACE)
+        if NO_WORK & set(path.split("/")):
+            continue
+        if entry.target is not None:
+            links[path] = entry.target
+        elif (data := read.get(entry) or entry.data) is not None:
+            files[path] = read[entry] = data[:FILE_MAX]
     for path, target in links.items():  # code by another name is code
         place = posixpath.relpath(posixpath.join(WORKSPACE, posixpath.dirname(path), target), WORKSPACE)
         if path.endswith(".py") and place in files:

@@ -9,19 +9,20 @@ and is refused. Base images are those of the local image store: no registry is a
 
 from __future__ import annotations
 
-import io
+import posixpath
 import re
-import tarfile
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from etude.environments.archive import take_out
 from etude.environments.base import WORKSPACE, Sandbox, SandboxSpec
 from etude.environments.images.build import BuildConfig, build_image
 from etude.environments.images.store import ImageStore
 from etude.environments.namespace import NamespaceBackend
 from etude.errors import ConfigError
 from etude.records import Task
+from etude.rewards.contents import contents_of
 from etude.tasks.foreign import Foreign, read_foreign
 
 SOLVE_TIMEOUT_S = 600.0
@@ -82,10 +83,6 @@ async def _solved(foreign: Foreign, task_id: str, image: str, backend: Namespace
 
 async def _files(sandbox: Sandbox) -> dict[str, bytes]:
     """The plain files of the working directory, by relative path."""
-    found = {}
-    with tarfile.open(fileobj=io.BytesIO(await sandbox.download(WORKSPACE))) as tar:
-        for member in tar:
-            content = tar.extractfile(member)
-            if member.isfile() and content is not None:
-                found[member.name.removeprefix("./")] = content.read()
-    return found
+    found = contents_of(await take_out(sandbox)).items()
+    files = {path: entry.data for path, entry in found if entry.target is None}
+    return {posixpath.relpath(path, WORKSPACE): data for path, data in files.items() if data is not None}

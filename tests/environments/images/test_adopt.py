@@ -104,6 +104,20 @@ def test_a_solution_that_a_task_cannot_hold_is_refused(alpine, tmp_path, path, t
     asyncio.run(whole())
 
 
+def test_a_solution_holds_every_name_of_a_file(alpine, tmp_path):
+    shutil.copytree(TASKS / "hello-world", tmp_path / "task")
+    (tmp_path / "task/solution/solve.sh").write_text("echo 1 > one; ln one two\n")
+
+    async def whole():
+        backend = NamespaceBackend(NamespaceConfig(images=alpine.config))
+        try:
+            return await adopt(tmp_path / "task", alpine, backend, SMALL)
+        finally:
+            await backend.close()
+
+    assert asyncio.run(whole()).solution == {"one": b"1\n", "two": b"1\n"}
+
+
 @pytest.mark.parametrize(
     ("path", "text", "says"),
     [
