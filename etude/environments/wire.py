@@ -99,7 +99,7 @@ class CreateBody(_Body):
     resources: Resources = Resources()
     ttl_s: float | None = Field(None, gt=0, le=LONGEST_S)
     labels: dict[str, str] = {}
-    egress: tuple[str, ...] | None = None
+    egress: Annotated[tuple[str, ...], Field(fail_fast=True)] | None = None
 
 
 class ExecBody(_Body):

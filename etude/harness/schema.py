@@ -79,8 +79,8 @@ class ToolSchema:
     @cached_property
     def definitions(self) -> str:
         """What references in `details` lead to, as JSON; empty where there are none."""
-        declared = self.declared or {}
-        found = {key: value for name in ("$defs", "definitions") for key, value in (declared.get(name) or {}).items()}
+        given = [(self.declared or {}).get(name) for name in ("$defs", "definitions")]
+        found = {key: value for each in given if isinstance(each, dict) for key, value in each.items()}
         referred = found and any('"$ref"' in each for each in self.details.values())
         return json.dumps(found, ensure_ascii=False, separators=(",", ":")) if referred else ""
 

@@ -9,7 +9,10 @@ is `models.chat_template`'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import secrets
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -96,8 +99,13 @@ class ChatRenderer:
     # --- text ---------------------------------------------------------------------------------------------------------
 
     def encode(self, text: str) -> list[int]:
-        """Ids of text as it stands; tags in it become their tokens."""
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
+        """Ids of text as it stands; tags in it become their tokens. Other threads run meanwhile."""
+        return self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+    @cached_property
+    def longest_token(self) -> int:
+        """In characters: a text has at least as many tokens as this goes into it."""
+        return max(map(len, self.tokenizer.get_vocab()))
 
     def quote(self, text: str) -> list[int]:
         """Ids of text that others wrote: a role's token spelt out in it stays text and can neither end nor open a
@@ -116,7 +124,7 @@ class ChatRenderer:
     def _ids(self, render: Render, messages: Sequence[Message]) -> list[int]:
         """Render messages, and encode the text in pieces that part inside every framing token which a message spells:
         so it stays text."""
-        mark = _unused(message.content for message in messages)
+        mark = f"\ue000{secrets.token_hex(16)}"  # which no text holds: whoever wrote one could not know it
         quoted = [Message(message.role, self._parted(message.content, mark)) for message in messages]
         return [token for piece in render(quoted).split(mark) if piece for token in self.encode(piece)]
 
@@ -194,20 +202,8 @@ class ChatRenderer:
 
 def _folded(messages: Sequence[Message]) -> list[Message]:
     """All that is not the assistant's as the user's, and neighbours of one role as one message."""
-    folded: list[Message] = []
-    for each in messages:
-        role = "assistant" if each.role == "assistant" else "user"
-        if folded and folded[-1].role == role:
-            folded[-1] = Message(role, f"{folded[-1].content}\n\n{each.content}")
-        else:
-            folded.append(Message(role, each.content))
-    return folded
-
-
-def _unused(texts: Iterable[str]) -> str:
-    """A character of the private area that stands in none of the texts."""
-    used = set().union(*texts)
-    return next(char for code in range(0xE000, 0xF900) if (char := chr(code)) not in used)
+    said = groupby(messages, lambda each: each.role == "assistant")
+    return [Message("assistant" if own else "user", "\n\n".join(each.content for each in run)) for own, run in said]
 
 
 def open_chat(directory: Path, tokenizer: Tokenizer | None = None) -> ChatRenderer:

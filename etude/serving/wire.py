@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ Kinds = Mapping[type[Exception], tuple[int, str, bool]]
 """Classes of errors, narrower ones first -> HTTP status, kind, and whether trying again can be expected to work."""
 DENIED = {"malformed": 400, "unauthorized": 401, "forbidden": 403, "no_route": 404, "too_large": 413}
 """What is refused before any route has seen it -> HTTP status."""
+_TOLD_FAULTS, _MOST_FAULTS = 8, 1000
 _DIGITS = 15
 """More than any count of ours has; Python refuses to read numbers of thousands."""
 
@@ -92,7 +93,9 @@ def _plain(value: object) -> object:
 
 
 def parse_body(raw: bytes, schema: type[B]) -> B:
-    """Raises ConfigError, one line a wrong key, with its path. Texts that are not UTF-8 come as `dump` sends them."""
+    """Raises ConfigError, which has the paths of the first wrong keys. Texts that are not UTF-8 come as `dump` sends
+    them.
+    """
     try:
         said = json.loads(raw or b"{}")
     except (ValueError, RecursionError) as error:
@@ -100,8 +103,17 @@ def parse_body(raw: bytes, schema: type[B]) -> B:
     try:
         return schema.model_validate(said)
     except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors()]
+        wrong = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in faults(error)]
         raise ConfigError("; ".join(wrong)) from None
+
+
+def faults(error: ValidationError) -> Sequence[Mapping[str, Any]]:
+    """The first things that are wrong, as pydantic tells of them. Where there are very many none is told apart: that
+    takes longer than it took to find them.
+    """
+    if (count := error.error_count()) > _MOST_FAULTS:
+        return [{"type": "flood", "loc": (), "msg": f"{count} things are wrong in it; GET /openapi.json has its form"}]
+    return error.errors(include_url=False, include_context=False, include_input=False)[:_TOLD_FAULTS]
 
 
 def whole_number(name: str, text: str) -> int:

@@ -69,7 +69,7 @@ def post(server, body):
 def test_the_model_reads_the_whole_schema():
     chat = ChatRenderer(shipped_tokenizer())
     tools = tools_of([Function(**TOOL["function"])], "tools")
-    text = chat.decode(conversation_ids(chat, [Turn("user", "?")], tools, Turns(0)))
+    text = chat.decode(conversation_ids(chat, [Turn("user", "?")], tools, Turns(0), 4096))
     for part in (
         "book(train, class, names, age, currency, seat?, note?): Books it.\n",
         '  train (string): Which one. {"pattern":"^IC [0-9]{1,3}$"}\n',

@@ -53,17 +53,22 @@ class Messages:
         )
     )  # fmt: skip
     async def create(self, request: Request) -> Response:
-        body = parse_body(await request.body(), MessagesBody)
-        self._service.check_model(body.model)
-        return await serve(self._service, request, ROUTE, body, _Answer(self._service, body, self._ask(body)))
+        return await serve(self._service, request, ROUTE, MessagesBody, self._answer)
+
+    def _answer(self, body: MessagesBody) -> _Answer:
+        return _Answer(self._service, body, self._ask(body))
 
     @answers(Operation(COUNT, "post", "How many tokens a prompt has", ("input_tokens",), CountBody))
     async def count(self, request: Request) -> Response:
-        body = parse_body(await request.body(), CountBody)
+        raw = await request.body()
+        return reply({"input_tokens": await self._service.prepared(lambda: self._counted(raw))})
+
+    def _counted(self, raw: bytes) -> int:
+        body = parse_body(raw, CountBody)
         self._service.check_model(body.model)
         ids, _, _ = prompt_of(self._service, turns_of_blocks(body), _tools(body), choice_of(body.tool_choice))
         self._service.note_inert(COUNT, body)
-        return reply({"input_tokens": len(ids)})
+        return len(ids)
 
     def _ask(self, body: MessagesBody) -> Asked:
         chosen = body.tool_choice

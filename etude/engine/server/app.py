@@ -8,6 +8,7 @@ guard that all our servers share; put something that speaks TLS before it where 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,6 +134,8 @@ def open_service(model: Path, config: ServeConfig) -> Service:
     """Load a checkpoint and start its engine, which the caller closes."""
     if config.threads:
         torch.set_num_threads(config.threads)
+    # a request's texts are tokenised on its own thread; threads of the library's own would have to survive forks
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     decoder, tokenizer = load_checkpoint(model)
     set_expert_format(decoder, config.expert_format)
     chat = open_chat(model, tokenizer)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from etude.engine.server.bodies import BareSchema, Body, Common, Function, NamedFunction, StopText, type_of
+from etude.engine.server.bodies import BareSchema, Body, Common, Function, Many, NamedFunction, StopText, type_of
 from etude.engine.server.calls import CallPiece, Event, Words
 from etude.engine.server.errors import bad
 from etude.engine.server.inert import Ignored, Inert
@@ -30,7 +30,7 @@ class Block(Body):
 class TextBlock(Block):
     type: Literal["text"]
     text: str
-    citations: Annotated[list[Any], Field(max_length=0)] | None = None
+    citations: Annotated[Many[Any], Field(max_length=0)] | None = None
 
 
 class CallBlock(Block):
@@ -52,7 +52,7 @@ class ThoughtBlock(Body):
 class ResultBlock(Block):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[TextBlock] | None = None
+    content: str | Many[TextBlock] | None = None
     is_error: bool | None = None
 
 
@@ -79,7 +79,7 @@ class MessageBody(Body):
     """One message. A system message may stand anywhere."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | Annotated[list[MessageBlock], Field(min_length=1)]
+    content: str | Annotated[Many[MessageBlock], Field(min_length=1)]
 
 
 class Tool(Block):
@@ -93,7 +93,7 @@ class Tool(Block):
     eager_input_streaming: Ignored = None
     """Arguments are always streamed as they are written."""
     defer_loading: Literal[False] | None = None
-    allowed_callers: list[Literal["direct"]] | None = None
+    allowed_callers: Many[Literal["direct"]] | None = None
 
 
 class HostedTool(Body):
@@ -106,7 +106,7 @@ class HostedTool(Body):
 
 
 def _tool_kind(tool: Any) -> str:
-    kind = type_of(tool, "custom") if not isinstance(tool, dict) or tool.get("type") is not None else "custom"
+    kind = type_of(tool, "custom")
     return "Custom" if kind == "custom" else "Hosted" if re.match(_HOSTED, kind) else "none"
 
 
@@ -147,7 +147,7 @@ class ClearThinking(Body):
 class ContextManagement(Body):
     """What to leave out of a long conversation. Thoughts are left out in any case; anything else would be missed."""
 
-    edits: list[ClearThinking] = []
+    edits: Many[ClearThinking] = []
 
 
 class OutputConfig(Body):
@@ -159,9 +159,9 @@ class OutputConfig(Body):
 class Conversation(Body):
     """What a prompt is made of."""
 
-    messages: list[MessageBody] = Field(min_length=1)
-    system: str | list[TextBlock] | None = None
-    tools: list[GivenTool] | None = Field(None, max_length=128)
+    messages: Many[MessageBody] = Field(min_length=1)
+    system: str | Many[TextBlock] | None = None
+    tools: Many[GivenTool] | None = Field(None, max_length=128)
     tool_choice: Choice | ChosenTool | None = None
     thinking: Annotated[Thinking | None, Inert()] = None
     context_management: Annotated[ContextManagement | None, Inert()] = None
@@ -179,12 +179,12 @@ class MessagesBody(Common, Conversation):
     """POST /v1/messages."""
 
     max_tokens: int = Field(ge=1)
-    stop_sequences: list[StopText] = Field([], max_length=16)
+    stop_sequences: Many[StopText] = Field([], max_length=16)
     metadata: Ignored = None
     service_tier: Ignored = None
     inference_geo: Ignored = None
     container: None = None
-    mcp_servers: Annotated[list[Any], Field(max_length=0)] | None = None
+    mcp_servers: Annotated[Many[Any], Field(max_length=0)] | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -200,6 +200,8 @@ def turns_of_blocks(body: Conversation) -> list[Turn]:
     for number, message in enumerate(body.messages):
         blocks = [TextBlock(type="text", text=message.content)] if isinstance(message.content, str) else message.content
         turns += _TURNS[message.role](blocks, f"messages.{number}.content")
+    if not turns:
+        raise bad("messages", "there is nothing in them but thoughts, and no model here is told those")
     if turns[-1].role == "assistant":
         raise bad("messages", "the last one is the assistant's; going on in the middle of a message is not built")
     return turns

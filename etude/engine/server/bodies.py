@@ -8,17 +8,32 @@ clients send along and no answer depends on is `Ignored` (`inert`). What a field
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, StrictInt, StrictStr, ValidationError
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from etude.config import Config
 from etude.engine.server.errors import ApiError, bad
 from etude.engine.server.inert import Ignored, Inert
+from etude.serving.wire import faults
 
 MOST_CHOICES = 128
 TokenId = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
-TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+T = TypeVar("T")
+Many = Annotated[list[T], Field(fail_fast=True)]
+"""A list, of whose wrong members the first is told: to tell of a million takes minutes, and gigabytes."""
+TokenIds = Annotated[Many[TokenId], Field(min_length=1)]
+_NULL, _TOLD = {"type": "null"}, ("title", "description", "default")
 Zero = Annotated[float, Field(ge=0, le=0)]
 MostLikely = Annotated[StrictInt, Field(ge=0, le=20)]
 """How many of the most likely tokens are told."""
@@ -26,9 +41,28 @@ StopText = Annotated[StrictStr, Field(min_length=1, max_length=200)]
 
 
 class Body(Config):
-    """Strict JSON: "1" is no number and 1.0 no integer."""
+    """Strict JSON: "1" is no number and 1.0 no integer. A field that may be left out may be null instead."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or None not in given.values():
+            return given
+        optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
+        return {key: value for key, value in given.items() if value is not None or key not in optional}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        told = handler(schema)
+        itself = handler.resolve_ref_schema(told)
+        for name, each in itself.get("properties", {}).items():
+            forms = each.get("anyOf") or [{key: value for key, value in each.items() if key not in _TOLD}]
+            if name not in itself.get("required", ()) and forms != [{}] and _NULL not in forms:
+                told_so = {key: value for key, value in each.items() if key in _TOLD}
+                itself["properties"][name] = {"anyOf": [*forms, _NULL], **told_so}
+        return told
 
 
 class Sampling(Body):
@@ -40,8 +74,8 @@ class Sampling(Body):
     """0 and -1 keep all."""
     min_p: float = Field(0.0, ge=0, le=1)
     seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
-    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
-    stop_token_ids: list[TokenId] = Field([], max_length=64)
+    stop: StopText | Annotated[Many[StopText], Field(max_length=16)] | None = None
+    stop_token_ids: Many[TokenId] = Field([], max_length=64)
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
 
@@ -95,12 +129,12 @@ class StreamOptions(Body):
 class TextPart(Body):
     type: Literal["text", "input_text", "output_text"] = "text"
     text: str
-    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
-    logprobs: Annotated[list[Any], Field(max_length=0)] | None = None
+    annotations: Annotated[Many[Any], Field(max_length=0)] | None = None
+    logprobs: Annotated[Many[Any], Field(max_length=0)] | None = None
     cache_control: Ignored = None
 
 
-Content = str | list[TextPart]
+Content = str | Many[TextPart]
 
 
 class CalledFunction(Body):
@@ -122,10 +156,10 @@ class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
     name: str | None = None
-    tool_calls: list[MessageCall] | None = None
+    tool_calls: Many[MessageCall] | None = None
     tool_call_id: str | None = None
     refusal: None = None
-    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    annotations: Annotated[Many[Any], Field(max_length=0)] | None = None
     audio: None = None
     function_call: None = None
     reasoning_content: Ignored = None
@@ -194,8 +228,8 @@ class BareSchema(Body):
 class ChatBody(Common, Neutral):
     """POST /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1)
-    tools: list[FunctionTool] | None = Field(None, max_length=128)
+    messages: Many[Message] = Field(min_length=1)
+    tools: Many[FunctionTool] | None = Field(None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool = True
     max_tokens: int | None = Field(None, ge=1)
@@ -211,13 +245,13 @@ class ChatBody(Common, Neutral):
     verbosity: Ignored = None
     prediction: Ignored = None
     """A guess at the answer, for speed alone."""
-    modalities: list[Literal["text"]] | None = None
+    modalities: Many[Literal["text"]] | None = None
 
 
 class CompletionBody(Common, Neutral):
     """POST /v1/completions."""
 
-    prompt: str | TokenIds | Annotated[list[str], Field(min_length=1)] | Annotated[list[TokenIds], Field(min_length=1)]
+    prompt: str | TokenIds | Annotated[Many[str], Field(min_length=1)] | Annotated[Many[TokenIds], Field(min_length=1)]
     suffix: str | None = None
     max_tokens: int = Field(16, ge=1)
     n: int = Field(1, ge=1, le=MOST_CHOICES)
@@ -235,8 +269,8 @@ class NamedFlatTool(Body):
 
 def type_of(given: Any, default: str) -> str:
     """What says which member of a union it is."""
-    kind = given.get("type", default) if isinstance(given, dict) else getattr(given, "type", default)
-    return kind if isinstance(kind, str) else ""
+    kind = given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
+    return default if kind is None else kind if isinstance(kind, str) else ""
 
 
 class SamplingParams(Sampling):
@@ -270,7 +304,7 @@ class UpdateBody(Body):
 class AbortBody(Body):
     """POST /abort_requests: all that are under way if none are named."""
 
-    request_ids: list[str] | None = None
+    request_ids: Many[str] | None = None
 
 
 def check_scored_whole(prompt_logprobs: int | None, stream: bool) -> None:
@@ -280,24 +314,24 @@ def check_scored_whole(prompt_logprobs: int | None, stream: bool) -> None:
 
 
 B = TypeVar("B", bound=Body)
+_LONGEST_PATH = 300
 _MEMBER = re.compile(r"^[A-Z]|\[|^(constrained-)?(str|int)$")
 """How pydantic names the members of a union; our fields are in lower case."""
 
 
 def parse_body(raw: bytes, schema: type[B]) -> B:
-    """Raises ApiError, which names every wrong field, and blames the first."""
+    """Raises ApiError, which names the first wrong fields, and blames the first."""
     try:
         return schema.model_validate_json(raw or b"{}")
     except ValidationError as error:
-        wrong = [_explained(dict(item)) for item in error.errors(include_url=False, include_input=False)]
-        paths = [path for path, _ in wrong]
-        said = "; ".join(f"{path or 'body'}: {what}" for path, what in wrong[:8])
-        raise ApiError(400, said, "invalid_value", paths[0] or None) from None
+        wrong = [_explained(item) for item in faults(error)]
+        said = "; ".join(f"{path or 'body'}: {what}" for path, what in wrong)
+        raise ApiError(400, said, "invalid_value", wrong[0][0] or None) from None
 
 
-def _explained(item: dict[str, Any]) -> tuple[str, str]:
+def _explained(item: Mapping[str, Any]) -> tuple[str, str]:
     """Path and message; the members of a union that were tried are no part of a path."""
-    path = ".".join(str(part) for part in item["loc"] if not _is_member(part))
+    path = ".".join(str(part) for part in item["loc"] if not _is_member(part))[:_LONGEST_PATH]
     if item["type"] == "extra_forbidden":
         return path, "unknown here; take it out"
     return path, item["msg"]

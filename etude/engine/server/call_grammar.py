@@ -13,13 +13,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from etude.engine.server.tool_schemas import Unenforceable, alternatives, bare
+from etude.engine.server.tool_schemas import Parts, TooMuch, Unenforceable, bare
 from etude.harness.prompt import render_call
 from etude.harness.protocol import parse_message
 from etude.harness.schema import Kind, Parameter, ToolCall, ToolSchema
 
 MOST_CALLS = 16
 """Of one message."""
+LONGEST = 1 << 20
+"""Characters of a grammar."""
 _END = r"\n<\/parameter>\n"
 _STRUCTURE = r"<parameter=|<\/function>|<\/?tool_call>|<function=|<\/parameter>[^\n]"
 """What no line of a value begins with."""
@@ -115,16 +117,20 @@ def _strict_values(tool: ToolSchema) -> dict[str, list[str]]:
     known = {parameter.name for parameter in tool.parameters}
     if missing := [key for key in root.get("required", ()) if key not in known]:
         raise Unenforceable(f"{missing[0]} is required, and no property")
-    found = {}
+    found: dict[str, list[str]] = {}
+    parts, left = Parts(root), LONGEST
     for parameter in tool.parameters:
+        forms = found[parameter.name] = []
         try:
-            fitting = [
-                each for each in alternatives(properties[parameter.name], root) if each["type"] == parameter.type
-            ]
-            found[parameter.name] = [form for each in fitting for form in _forms(tool, parameter, each, root)]
-        except Unenforceable as error:
+            for each in parts.alternatives(properties[parameter.name]):
+                if each["type"] == parameter.type:
+                    forms += _forms(tool, parameter, each, root)
+                    left -= sum(map(len, forms))  # each of them holds all definitions
+                    if left < 0:
+                        raise Unenforceable("with its definitions, the tool's schema is too long")
+        except (Unenforceable, TooMuch) as error:
             raise Unenforceable(f"{parameter.name}: {error}") from None
-        if not found[parameter.name]:
+        if not forms:
             raise Unenforceable(f"{parameter.name}: no value of it can be written in a call")
     return found
 
@@ -154,9 +160,14 @@ def _limited(schema: Mapping[str, Any]) -> str:
     """A text of a length, or of a pattern, which may stand anywhere in it unless it is anchored."""
     if beyond := [key for key in schema if key not in _TEXT]:
         raise Unenforceable(f"{', '.join(beyond)} of a text")
+    for key in ("minLength", "maxLength"):
+        if key in schema and (type(schema[key]) is not int or schema[key] < 0):
+            raise Unenforceable(f"its {key} is no whole number from 0 up")
     least, most = schema.get("minLength", 0), schema.get("maxLength", "")
     found = rf"{_ANY_TEXT} & ~/(?s:.*){_END}(?s:.+)/ & /(?s:.{{{least},{most}}}){_END}/"
     if (pattern := schema.get("pattern")) is not None:
+        if not isinstance(pattern, str):
+            raise Unenforceable("its pattern is no text")
         anchored = pattern.endswith("$") and not pattern.endswith("\\$")
         begin, end = "" if pattern.startswith("^") else "(?s:.*)", "" if anchored else "(?s:.*)"
         inner = pattern.removeprefix("^")

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from etude.engine.running import SampledToken
-from etude.engine.server.bodies import ChatBody, NamedTool, check_scored_whole, parse_body
+from etude.engine.server.bodies import ChatBody, NamedTool, check_scored_whole
 from etude.engine.server.calls import CallPiece, Event, Words
 from etude.engine.server.errors import bad
 from etude.engine.server.flight import Choice, Flight
@@ -38,9 +38,10 @@ class Chat:
 
     @answers(Operation(ROUTE, "post", "An assistant's message", ("id", "choices", "usage"), ChatBody, streams=True))
     async def create(self, request: Request) -> Response:
-        body = parse_body(await request.body(), ChatBody)
-        self._service.check_model(body.model)
-        return await serve(self._service, request, ROUTE, body, _Answer(self._service, body, self._ask(body)))
+        return await serve(self._service, request, ROUTE, ChatBody, self._answer)
+
+    def _answer(self, body: ChatBody) -> _Answer:
+        return _Answer(self._service, body, self._ask(body))
 
     def _ask(self, body: ChatBody) -> Asked:
         if body.top_logprobs is not None and not body.logprobs:

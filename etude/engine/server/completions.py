@@ -22,6 +22,7 @@ from etude.engine.server.errors import bad
 from etude.engine.server.flight import Choice, Flight, Piece
 from etude.engine.server.http import DONE, EventStream, event, reply, unless_gone
 from etude.engine.server.messages import constraint_of
+from etude.engine.server.prompts import check_length
 from etude.engine.server.service import Service
 from etude.engine.server.shape import extras, prompt_logprobs, token_text, usage
 from etude.models.chat import ChatRenderer
@@ -42,22 +43,9 @@ class Completions:
         Operation(ROUTE, "post", "Plain text that goes on", ("id", "choices", "usage"), CompletionBody, streams=True)
     )
     async def create(self, request: Request) -> Response:
-        body = parse_body(await request.body(), CompletionBody)
-        self._service.check_model(body.model)
-        self._service.note_inert(ROUTE, body)
-        check_scored_whole(body.prompt_logprobs, body.stream)
-        prompts = _prompts(self._service.chat, body)
-        constraint = constraint_of(self._service, body, body.response_format)
-        choices = [
-            choice
-            for ids in prompts
-            for choice in self._service.choices(
-                ids, body, max_tokens=body.max_tokens, n=body.n, top_logprobs=body.logprobs or 0,
-                session_id=body.session_id if len(prompts) == 1 else None, sampling_mask=body.return_sampling_mask,
-                prompt_logprobs=body.prompt_logprobs, constraint=constraint,
-            )
-        ]  # fmt: skip
-        answer = _Answer(self._service, body, len(prompts))
+        raw = await request.body()
+        body, prompts, choices = await self._service.prepared(lambda: self._asked(raw))
+        answer = _Answer(self._service, body, prompts)
         held = ExitStack()
         flight = held.enter_context(self._service.admitted(ROUTE, choices, body.request_id))
         if body.stream:
@@ -65,13 +53,33 @@ class Completions:
         with held:
             return reply(answer.whole(await unless_gone(request, flight.finished())))
 
+    def _asked(self, raw: bytes) -> tuple[CompletionBody, int, list[Choice]]:
+        """With how many prompts there are. Raises ApiError, ContextOverflow or InvalidRequest."""
+        body = parse_body(raw, CompletionBody)
+        self._service.check_model(body.model)
+        check_scored_whole(body.prompt_logprobs, body.stream)
+        given: Any = body.prompt
+        texts: list[str | list[int]] = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+        self._service.check_room(len(texts) * body.n)
+        constraint = constraint_of(self._service, body, body.response_format)
+        choices = [
+            choice
+            for text in texts
+            for choice in self._service.choices(
+                self._ids(text, body.suffix), body, max_tokens=body.max_tokens, n=body.n,
+                top_logprobs=body.logprobs or 0, session_id=body.session_id if len(texts) == 1 else None,
+                sampling_mask=body.return_sampling_mask, prompt_logprobs=body.prompt_logprobs, constraint=constraint,
+            )
+        ]  # fmt: skip
+        self._service.note_inert(ROUTE, body)
+        return body, len(texts), choices
 
-def _prompts(chat: ChatRenderer, body: CompletionBody) -> list[list[int]]:
-    given: Any = body.prompt
-    prompts: list[str | list[int]] = [given] if isinstance(given, str) or isinstance(given[0], int) else given
-    if body.suffix is not None:
-        return [_with_gap(chat, prompt, body.suffix) for prompt in prompts]
-    return [chat.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+    def _ids(self, prompt: str | list[int], suffix: str | None) -> list[int]:
+        chat, texts = self._service.chat, [text for text in (prompt, suffix) if isinstance(text, str)]
+        check_length(chat, texts, self._service.engine.max_context)
+        if suffix is not None:
+            return _with_gap(chat, prompt, suffix)
+        return chat.encode(prompt) if isinstance(prompt, str) else prompt
 
 
 def _with_gap(chat: ChatRenderer, prompt: str | list[int], suffix: str) -> list[int]:

@@ -36,15 +36,8 @@ class Generate:
     @answers(replace(_DONE, path="/inference/v1/generate"))
     @answers(_DONE)
     async def create(self, request: Request) -> Response:
-        body = parse_body(await request.body(), GenerateBody)
-        self._service.check_model(body.model)
-        sampling = body.sampling_params
-        check_scored_whole(sampling.prompt_logprobs, body.stream)
-        choices = self._service.choices(
-            body.token_ids, sampling, max_tokens=sampling.max_tokens, n=sampling.n, session_id=body.session_id,
-            top_logprobs=sampling.logprobs or 0, sampling_mask=body.return_sampling_mask,
-            prompt_logprobs=sampling.prompt_logprobs,
-        )  # fmt: skip
+        raw = await request.body()
+        body, choices = await self._service.prepared(lambda: self._asked(raw))
         answer = _Answer(self._service, body)
         held = ExitStack()
         flight = held.enter_context(self._service.admitted(ROUTE, choices, body.request_id))
@@ -52,6 +45,18 @@ class Generate:
             return EventStream(answer.events(flight), held)
         with held:
             return reply(answer.whole(await unless_gone(request, flight.finished())))
+
+    def _asked(self, raw: bytes) -> tuple[GenerateBody, list[Choice]]:
+        body = parse_body(raw, GenerateBody)
+        self._service.check_model(body.model)
+        sampling = body.sampling_params
+        check_scored_whole(sampling.prompt_logprobs, body.stream)
+        self._service.check_room(sampling.n)
+        return body, self._service.choices(
+            body.token_ids, sampling, max_tokens=sampling.max_tokens, n=sampling.n, session_id=body.session_id,
+            top_logprobs=sampling.logprobs or 0, sampling_mask=body.return_sampling_mask,
+            prompt_logprobs=sampling.prompt_logprobs,
+        )  # fmt: skip
 
 
 @dataclass

@@ -8,15 +8,17 @@ followed in part. What a call looks like is `call_grammar`'s. Knows nothing of b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-from etude.engine.server.call_grammar import call_grammar, free_call_grammar, json_rule
+from etude.engine.server.call_grammar import LONGEST, call_grammar, free_call_grammar, json_rule
 from etude.engine.server.errors import ApiError, bad
 from etude.engine.server.tool_schemas import Unenforceable
+from etude.engine.server.trial import survives, with_room
 from etude.errors import InvalidRequest
 from etude.harness.schema import ToolSchema
 from etude.models.chat import ChatRenderer
@@ -32,7 +34,6 @@ class Grammars:
 
     def __init__(self, chat: ChatRenderer, vocab_size: int) -> None:
         self._chat, self._vocab_size = chat, vocab_size
-        self._tokenizer: LLTokenizer | None = None
         self.compiled = 0
 
     def of_schema(self, schema: Mapping[str, Any], where: str) -> Callable[[], Constrained]:
@@ -50,9 +51,11 @@ class Grammars:
         return self._of_tools(strict, lambda: free_call_grammar(tools, strict, several), where)
 
     def _of_tools(self, held: Sequence[ToolSchema], lark: Callable[[], str], where: str) -> Callable[[], Constrained]:
-        """Blames the tool of `held` that no grammar can hold to its schema."""
+        """Blames the tool of `held` that no grammar can hold to its schema; all, where finding out takes too much."""
         try:
             return self._compiled(lark(), where)
+        except _TooMuch:
+            raise
         except (ApiError, Unenforceable):
             for tool in held:
                 try:
@@ -62,14 +65,29 @@ class Grammars:
             raise
 
     def _compiled(self, lark: str, where: str) -> Callable[[], Constrained]:
-        if self._tokenizer is None:
-            vocabulary = TokenizerWrapper(_Vocabulary(self._chat, self._vocab_size))
-            self._tokenizer = LLTokenizer(vocabulary, n_vocab=self._vocab_size, eos_token=sorted(self._chat.stop_ids))
-        matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(f"{_AS_SAMPLED}\n{lark}"), log_level=0)
+        lark = f"{_AS_SAMPLED}\n{lark}"
+        if len(lark) > LONGEST:
+            raise _TooMuch(where, f"makes a grammar of {len(lark):,} characters, and {LONGEST:,} are read; simplify it")
+        if not survives(lark):
+            raise _TooMuch(where, "is nested too deeply, or combines too much, to be followed; simplify it")
+        grammar, tokenizer = LLMatcher.grammar_from_lark(lark), self._tokenizer
+        matcher = with_room(lambda: LLMatcher(tokenizer, grammar, log_level=0))
         if matcher.is_error():
             raise bad(where, f"cannot be followed: {matcher.get_error().splitlines()[0][:300]}")
         self.compiled += 1
         return lambda: Constrained(matcher.deep_copy(), self._vocab_size)
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        vocabulary = TokenizerWrapper(_Vocabulary(self._chat, self._vocab_size))
+        return LLTokenizer(vocabulary, n_vocab=self._vocab_size, eos_token=sorted(self._chat.stop_ids))
+
+
+class _TooMuch(ApiError):
+    """No compiler is to be troubled with it, also not in parts."""
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(400, f"{where}: {message}", "invalid_value", where)
 
 
 class Constrained:

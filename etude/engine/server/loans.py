@@ -15,7 +15,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from etude.engine.server.bodies import Body, TokenId, TokenIds, parse_body
+from etude.engine.server.bodies import Body, Many, TokenId, TokenIds, parse_body
 from etude.engine.server.errors import ApiError, bad
 from etude.engine.server.http import reply, unless_gone
 from etude.engine.server.lending import Lending, Loan
@@ -50,7 +50,7 @@ class LoanSampleBody(LeaseBody):
     session_id: str = Field(max_length=400)
     prompt_ids: TokenIds
     max_tokens: int = Field(ge=1)
-    stop_ids: list[TokenId] = []
+    stop_ids: Many[TokenId] = []
     temperature: float = Field(1.0, ge=0)
     seed: int | None = None
     top_k: int = Field(0, ge=0)
@@ -67,7 +67,7 @@ class LoanLoadBody(LeaseBody):
 class LoanDropBody(LeaseBody):
     """POST /loan/drop: forget these sessions."""
 
-    session_ids: list[str]
+    session_ids: Many[str]
 
 
 class LoanWaitBody(LeaseBody):

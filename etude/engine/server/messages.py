@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,6 +24,7 @@ from etude.engine.server.bodies import (
     NamedFlatTool,
     NamedFunction,
     PlainText,
+    parse_body,
 )
 from etude.engine.server.calls import CallPiece, CallStream, Event, Words
 from etude.engine.server.errors import bad
@@ -34,6 +35,7 @@ from etude.engine.server.prompts import Turn, conversation_ids, remember
 from etude.engine.server.service import Service
 from etude.harness.schema import ToolSchema
 
+B = TypeVar("B", bound=Common)
 ToolChoice = str | NamedFunction | NamedFlatTool | None
 Shape = PlainText | JsonObject | JsonSchema | FlatSchema | BareSchema | None
 
@@ -99,9 +101,20 @@ class RouteReply(Protocol):
         ...
 
 
-async def serve(service: Service, request: Request, route: str, body: Common, answer: RouteReply) -> Response:
+async def serve(
+    service: Service, request: Request, route: str, schema: type[B], make: Callable[[B], RouteReply]
+) -> Response:
     """Sample what was asked for, and tell it whole or as it comes. Raises ApiError where there is no room."""
-    service.note_inert(route, body)
+    raw = await request.body()
+
+    def read() -> tuple[B, RouteReply]:
+        body = parse_body(raw, schema)
+        service.check_model(body.model)
+        answer = make(body)
+        service.note_inert(route, body)
+        return body, answer
+
+    body, answer = await service.prepared(read)
     held = ExitStack()
     flight = held.enter_context(service.admitted(route, answer.asked.choices, body.request_id))
     if body.stream:
@@ -132,6 +145,7 @@ def ask(
     Calls of the tools named in `strict` fit their schemas. `cut_to_context` lets an answer end with the context where
     `max_tokens` reaches beyond it.
     """
+    service.check_room(n)
     ids, tools, required = prompt_of(service, turns, tools, tool_choice)
     constraint = constraint_of(service, body, shape)
     if constraint is not None and tools:
@@ -160,7 +174,8 @@ def prompt_of(
     required = _required(tool_choice, tools)
     if tool_choice == "none":
         tools = ()
-    return conversation_ids(service.chat, turns, tools, service.memory), tools, required
+    ids = conversation_ids(service.chat, turns, tools, service.memory, service.engine.max_context)
+    return ids, tools, required
 
 
 def constraint_of(service: Service, body: Common, shape: Shape) -> Callable[[], Constrained] | None:

@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
+from pydantic_core import from_json
+
 from etude.engine.server.bodies import Content, Function
 from etude.engine.server.bodies import Message as MessageBody
 from etude.engine.server.errors import bad
 from etude.engine.server.response_bodies import ItemCall, ItemMessage, ItemResult, ItemThought
-from etude.engine.server.tool_schemas import kind_in, may_be_null
+from etude.engine.server.tool_schemas import Parts, TooMuch
 from etude.engine.server.turns import Turns
+from etude.errors import ContextOverflow
 from etude.harness.prompt import PERSONA, explained_prompt, render_calls, render_results, system_prompt
 from etude.harness.schema import Parameter, ToolSchema
 from etude.harness.tools import TOOLS
@@ -38,13 +41,23 @@ class Turn:
 
 
 def conversation_ids(
-    chat: ChatRenderer, turns: Sequence[Turn], tools: Sequence[ToolSchema], memory: Turns
+    chat: ChatRenderer, turns: Sequence[Turn], tools: Sequence[ToolSchema], memory: Turns, context: int
 ) -> list[int]:
-    """The prompt after which the assistant writes."""
+    """The prompt after which the assistant writes. Raises ContextOverflow where it is hopeless; else its length is the
+    engine's to judge."""
     turns = _with_tools(turns, tools)
+    check_length(chat, [message.content for message in _messages(turns)], context)
     known, ids = memory.longest([_key(turn) for turn in turns])
     messages = _messages(turns[known:])
     return [*ids, *chat.continuation(messages)] if known else chat.conversation(messages)
+
+
+def check_length(chat: ChatRenderer, texts: Sequence[str], context: int) -> None:
+    """Refuse what no tokenisation could make short enough, before the work of it. Raises ContextOverflow."""
+    characters = sum(map(len, texts))
+    if max(len(texts), characters // chat.longest_token) > context:
+        said = f"{characters:,} characters in {len(texts):,} messages"
+        raise ContextOverflow(f"{said} do not fit a context of {context} tokens")
 
 
 def remember(
@@ -141,6 +154,8 @@ def turns_of_items(
                 turns[-1] = Turn("assistant", turns[-1].text, (*turns[-1].calls, call))
             else:
                 turns.append(Turn("assistant", "", (call,)))
+    if not turns:
+        raise bad("input", "there is nothing in it but thoughts, and no model here is told those")
     return turns
 
 
@@ -153,9 +168,9 @@ def text_of(content: Content | None) -> str:
 
 def _arguments(where: str, text: str) -> dict[str, Any]:
     try:
-        said = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        raise bad(where, "is not JSON") from None
+        said = from_json(text or "{}", allow_inf_nan=False)  # as strict as a body: a lone surrogate has no tokens
+    except ValueError as error:
+        raise bad(where, f"is not JSON: {error}") from None
     if not isinstance(said, dict):
         raise bad(where, "is not a JSON object")
     return said
@@ -179,13 +194,18 @@ def _tool(function: Function, where: str) -> ToolSchema:
     properties, required = given.get("properties", {}), given.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):
         raise bad(f"{where}.parameters", "must be the JSON schema of an object")
-    parameters = []
+    if not all(isinstance(name, str) for name in required):
+        raise bad(f"{where}.parameters.required", "must be a list of names")
+    parameters, parts, needed = [], Parts(given), set(required)
     for name, schema in properties.items():
         if not isinstance(schema, dict) or not name or set(name) & set("<>\n"):
             raise bad(f"{where}.parameters.properties", f"{name[:40]!r} must name a parameter and hold its schema")
+        try:
+            kind, may_be_null = parts.read_as(schema)
+        except TooMuch as error:
+            raise bad(f"{where}.parameters.properties", f"{name[:40]!r}: {error}") from None
         description = schema.get("description", "")
         described = description if isinstance(description, str) else ""
-        needed = name in required and not may_be_null(schema, given)
-        parameters.append(Parameter(name, described, kind_in(schema, given), needed))
+        parameters.append(Parameter(name, described, kind, name in needed and not may_be_null))
     declared = {"type": "object", **given}
     return ToolSchema(function.name, function.description or "", tuple(parameters), declared=declared)

@@ -18,6 +18,7 @@ from etude.engine.server.bodies import (
     FlatSchema,
     Function,
     JsonObject,
+    Many,
     NamedFlatTool,
     PlainText,
     SentAlong,
@@ -101,7 +102,7 @@ class Namespace(Body):
     name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
     description: str | None = None
     """Of all of them. The model reads it at the first."""
-    tools: list[FlatTool] = Field(max_length=128)
+    tools: Many[FlatTool] = Field(max_length=128)
 
     def functions(self) -> list[tuple[str, FlatTool]]:
         """With the names that the model knows them by."""
@@ -173,9 +174,9 @@ Included = Literal[
 class ResponsesBody(Common, SentAlong):
     """POST /v1/responses: the part of it that keeps no state here."""
 
-    input: str | Annotated[list[ResponseItem], Field(min_length=1)]
+    input: str | Annotated[Many[ResponseItem], Field(min_length=1)]
     instructions: str | None = None
-    tools: list[ResponseTool] | None = Field(None, max_length=128)
+    tools: Many[ResponseTool] | None = Field(None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedFlatTool | None = None
     parallel_tool_calls: bool = True
     max_output_tokens: int | None = Field(None, ge=1)
@@ -184,7 +185,7 @@ class ResponsesBody(Common, SentAlong):
     text: ResponseText | None = None
     reasoning: Ignored = None
     """How long to think and what to tell of it: ours have no thoughts apart from what they say."""
-    include: Annotated[list[Included] | None, Inert()] = None
+    include: Annotated[Many[Included] | None, Inert()] = None
     max_tool_calls: Ignored = None
     """Of tools that the server would run."""
     client_metadata: Ignored = None

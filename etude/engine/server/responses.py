@@ -16,7 +16,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from etude.engine.server.bodies import NamedFlatTool, parse_body
+from etude.engine.server.bodies import NamedFlatTool
 from etude.engine.server.calls import Event
 from etude.engine.server.errors import error_object
 from etude.engine.server.flight import Choice, Flight
@@ -51,9 +51,10 @@ class Responses:
         Operation(ROUTE, "post", "A response, without state", ("id", "output", "usage"), ResponsesBody, streams=True)
     )
     async def create(self, request: Request) -> Response:
-        body = parse_body(await request.body(), ResponsesBody)
-        self._service.check_model(body.model)
-        return await serve(self._service, request, ROUTE, body, _Answer(self._service, body, self._ask(body)))
+        return await serve(self._service, request, ROUTE, ResponsesBody, self._answer)
+
+    def _answer(self, body: ResponsesBody) -> _Answer:
+        return _Answer(self._service, body, self._ask(body))
 
     def _ask(self, body: ResponsesBody) -> Asked:
         named = named_functions(body.tools or ())

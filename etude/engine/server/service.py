@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 import structlog
 from pydantic import BaseModel
@@ -37,11 +37,14 @@ from etude.models.generation import Generation
 from etude.records import Version
 
 PauseMode = Literal["abort", "wait", "keep"]
+T = TypeVar("T")
+_PREPARED_TOGETHER = 4
+"""Requests that are read and rendered beside the event loop, which has to have its turn between them."""
 
 
 @dataclass
 class Service:
-    """Over one open engine, which it does not close. Use on one event loop."""
+    """Over one open engine, which it does not close. Use on one event loop; what makes choices also beside it."""
 
     engine: TorchEngine
     chat: ChatRenderer
@@ -70,6 +73,7 @@ class Service:
             self.lending = Lending(self.engine, self.loans, self.updates, lambda: self.under_way)
             self.figures.registry.register(self.lending)
         self._inert: set[str] = set()
+        self._preparing = asyncio.Semaphore(_PREPARED_TOGETHER)
         self.parsed = {"tool_calls": 0, "malformed_calls": 0}
         self.grammars = Grammars(self.chat, self.engine.decoder.config.vocab_size)
 
@@ -79,6 +83,11 @@ class Service:
         return {"under_way": self.under_way, "draining": self.draining, **remembered, **self.parsed, **compiled}
 
     # --- requests -----------------------------------------------------------------------------------------------------
+
+    async def prepared(self, work: Callable[[], T]) -> T:
+        """What `work` returns. A large request takes seconds to read and to render, in which others are answered."""
+        async with self._preparing:
+            return await asyncio.to_thread(work)
 
     def check_model(self, name: str | None) -> None:
         """Raises ApiError for another model than the one served."""
@@ -93,6 +102,20 @@ class Service:
             self._inert |= new
             fields = sorted(each.partition(" ")[2] for each in new)
             structlog.get_logger("engine").info("fields without effect here", route=route, fields=fields)
+
+    def check_room(self, choices: int) -> None:
+        """Raises ApiError where so many cannot be let in; asked before there is any work with them, and as they come
+        in."""
+        if self.draining:
+            raise ApiError(503, "this server is stopping; ask another", "draining", retry_after_s=5)
+        self.raise_if_down()
+        room = self.engine.config.max_running + self.max_waiting
+        if choices > room:
+            raise bad("n", f"{choices} choices are more than this server ever takes ({room})")
+        if self.under_way + choices > room:
+            again = max(1, math.ceil(self.figures.mean_s))
+            said = f"{self.under_way} choices are under way, and there is room for {room}; ask again in {again} s"
+            raise ApiError(429, said, "queue_full", retry_after_s=again)
 
     def choices(
         self,
@@ -112,13 +135,13 @@ class Service:
         asked for. Raises what the engine would refuse.
         """
         sampling = self._as_published(sampling)
-        made, stop_ids = [], frozenset(sampling.stop_token_ids)
+        made, prompt, stop_ids = [], tuple(ids), frozenset(sampling.stop_token_ids)
         if not sampling.ignore_eos:
             stop_ids |= self.chat.stop_ids
         for index in range(n):
             request = SampleRequest(
                 session_id=NO_SESSION if session_id is None or n > 1 else session_id,
-                prompt_ids=tuple(ids),
+                prompt_ids=prompt,
                 max_tokens=max(self.engine.max_context - len(ids), 1) if max_tokens is None else max_tokens,
                 stop_ids=stop_ids,
                 temperature=sampling.temperature,
@@ -145,16 +168,7 @@ class Service:
     @contextmanager
     def admitted(self, route: str, choices: list[Choice], name: str | None) -> Generator[Flight]:
         """Let a request in for as long as the block lasts. Raises ApiError where there is no room."""
-        if self.draining:
-            raise ApiError(503, "this server is stopping; ask another", "draining", retry_after_s=5)
-        self.raise_if_down()
-        room = self.engine.config.max_running + self.max_waiting
-        if len(choices) > room:
-            raise bad("n", f"{len(choices)} choices are more than this server ever takes ({room})")
-        if self.under_way + len(choices) > room:
-            again = max(1, math.ceil(self.figures.mean_s))
-            said = f"{self.under_way} choices are under way, and there is room for {room}; ask again in {again} s"
-            raise ApiError(429, said, "queue_full", retry_after_s=again)
+        self.check_room(len(choices))
         name = name or secrets.token_hex(16)
         if name in self.named:
             raise ApiError(409, f"request_id: {name[:100]!r} is under way", "request_id_taken", "request_id")

@@ -8,6 +8,7 @@ What it cannot take apart is `Unenforceable`, and says why. Knows neither bodies
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from etude.harness.schema import Kind, ToolSchema, kind_of
 
 _DEEPEST = 24
 """References and unions within one another, at the top of a parameter's schema."""
+_MOST_WORK = 50_000
+"""Keys and literals met behind the references and unions of one tool. A kilobyte of those can lead to millions."""
 _ANNOTATIONS = {
     "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "format",
     "$schema", "$id", "$comment", "$defs", "definitions", "contentEncoding", "contentMediaType",
@@ -41,56 +44,71 @@ class Unenforceable(Exception):
     """Why no grammar can hold a value to its schema."""
 
 
+class TooMuch(Exception):
+    """Why a schema is not even read."""
+
+
 def bare(schema: Schema) -> dict[str, Any]:
     """Without the words that forbid nothing."""
     return {key: value for key, value in schema.items() if key not in _ANNOTATIONS and not key.startswith("x-")}
 
 
-def alternatives(schema: Any, root: Schema, depth: int = 0) -> list[dict[str, Any]]:
-    """Schemas of one `type` each, of which a value fits one. `root` is what references begin at."""
-    if depth > _DEEPEST:
-        raise Unenforceable("its references lead in circles")
-    if schema is True:
-        schema = {}
-    if not isinstance(schema, Mapping):
-        raise Unenforceable(f"{json.dumps(schema)[:40]} is no schema")
-    rest = bare(schema)
-    if "$ref" in rest:
-        return alternatives(_joined(_pointed(root, rest.pop("$ref")), rest), root, depth + 1)
-    if isinstance(parts := rest.get("allOf"), list) and len(parts) == 1:
-        del rest["allOf"]
-        return alternatives(_joined(parts[0], rest), root, depth + 1)
-    for word in ("anyOf", "oneOf"):
-        if isinstance(members := rest.pop(word, None), list):
-            found = [each for member in members for each in alternatives(_joined(member, rest), root, depth + 1)]
-            if word == "oneOf":
-                _check_apart(found)
-            return found
-    if isinstance(types := rest.get("type"), list):
-        return [each for kind in types for each in alternatives({**rest, "type": kind}, root, depth + 1)]
-    if "const" in rest or "enum" in rest:
-        return _literals(rest)
-    return [{"type": next((kind for word, kind in _OF_KIND.items() if word in rest), "string"), **rest}]
+class Parts:
+    """The schemas within one tool's, at whose `root` references begin."""
 
+    def __init__(self, root: Schema) -> None:
+        self._root, self._left = root, _MOST_WORK
 
-def kind_in(schema: Any, root: Schema) -> Kind:
-    """What a value is read as: text where it may be text, else the first kind that is not null."""
-    try:
-        kinds = [each["type"] for each in alternatives(schema, root)]
-    except Unenforceable:
-        return kind_of(schema if isinstance(schema, Mapping) else {})
-    if "string" in kinds:
-        return "string"
-    return next((known for kind in kinds for known in _KINDS.values() if known == kind), "string")
+    def alternatives(self, schema: Any, depth: int = 0) -> list[dict[str, Any]]:
+        """Schemas of one `type` each, of which a value fits one. Raises Unenforceable or TooMuch."""
+        if depth > _DEEPEST:
+            raise Unenforceable("its references lead in circles")
+        if schema is True:
+            schema = {}
+        if not isinstance(schema, Mapping):
+            raise Unenforceable(f"{reprlib.repr(schema)} is no schema")
+        if depth:  # what stands at the top is met once; what it leads to may be met again and again
+            self._spend(schema)
+        rest = bare(schema)
+        if "$ref" in rest:
+            return self.alternatives(_joined(_pointed(self._root, rest.pop("$ref")), rest), depth + 1)
+        if isinstance(parts := rest.get("allOf"), list) and len(parts) == 1:
+            del rest["allOf"]
+            return self.alternatives(_joined(parts[0], rest), depth + 1)
+        for word in ("anyOf", "oneOf"):
+            if word in rest:
+                return self._of_members(word, rest.pop(word), rest, depth)
+        if isinstance(types := rest.get("type"), list):
+            return [each for kind in types for each in self.alternatives({**rest, "type": _word(kind)}, depth + 1)]
+        if "const" in rest or "enum" in rest:
+            return _literals(rest)
+        of_words = next((kind for word, kind in _OF_KIND.items() if word in rest), "string")
+        return [{**rest, "type": _word(rest.get("type", of_words))}]
 
+    def _of_members(self, word: str, members: Any, rest: Schema, depth: int) -> list[dict[str, Any]]:
+        if not isinstance(members, list):
+            raise Unenforceable(f"its {word} is no list")
+        found = [each for member in members for each in self.alternatives(_joined(member, rest), depth + 1)]
+        if word == "oneOf":
+            _check_apart(found)
+        return found
 
-def may_be_null(schema: Any, root: Schema) -> bool:
-    """Whether null is among other values. A call leaves such a parameter out to say so."""
-    try:
-        kinds = {each["type"] for each in alternatives(schema, root)}
-    except Unenforceable:
-        return False
-    return "null" in kinds and len(kinds) > 1
+    def _spend(self, schema: Schema) -> None:
+        values = schema.get("enum")
+        self._left -= 1 + len(schema) + (len(values) if isinstance(values, list) else 0)
+        if self._left < 0:
+            raise TooMuch("its references and unions lead to too many alternatives; write fewer, or out in full")
+
+    def read_as(self, schema: Any) -> tuple[Kind, bool]:
+        """What a value is read as, which is text where it may be text, else the first kind that is not null; and
+        whether null is among other values: a call leaves such a parameter out to say so. Raises TooMuch.
+        """
+        try:
+            kinds = [each["type"] for each in self.alternatives(schema)]
+        except Unenforceable:
+            return kind_of(schema if isinstance(schema, Mapping) else {}), False
+        known = (kind for each in kinds for kind in _KINDS.values() if kind == each)
+        return "string" if "string" in kinds else next(known, "string"), "null" in kinds and len(set(kinds)) > 1
 
 
 def completed(tool: ToolSchema, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,9 +163,26 @@ def _literals(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _check_apart(found: list[dict[str, Any]]) -> None:
     """A value that fits two members of a oneOf fits none."""
-    for at, each in enumerate(found):
-        for other in found[:at]:
-            numbers = {each["type"], other["type"]} == {"integer", "number"}
-            literal = "enum" in each and "enum" in other and not any(value in other["enum"] for value in each["enum"])
-            if (each["type"] == other["type"] or numbers) and not literal:
-                raise Unenforceable("two members of its oneOf may fit the same value; write anyOf")
+    open_kinds: set[str] = set()
+    literals: dict[str, set[str]] = {}
+    for each in found:
+        kind = "number" if each["type"] == "integer" else each["type"]
+        said = literals.setdefault(kind, set())
+        values = {_written(value) for value in each.get("enum", ())}
+        if kind in open_kinds or (said and "enum" not in each) or not said.isdisjoint(values):
+            raise Unenforceable("two members of its oneOf may fit the same value; write anyOf")
+        if "enum" not in each:
+            open_kinds.add(kind)
+        said |= values
+
+
+def _written(value: Any) -> str:
+    """The same of equal literals; 1 and 1.0 are equal."""
+    whole = isinstance(value, float) and value.is_integer()
+    return json.dumps(int(value) if whole else value, sort_keys=True)
+
+
+def _word(kind: Any) -> str:
+    if not isinstance(kind, str):
+        raise Unenforceable(f"its type {reprlib.repr(kind)} is no word")
+    return kind

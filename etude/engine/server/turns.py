@@ -9,6 +9,7 @@ recently used conversations go first. Knows nothing of roles or rendering (`prom
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -17,34 +18,36 @@ import numpy.typing as npt
 
 
 class Turns:
-    """Use from one thread. `hits` counts the conversations that were taken up again."""
+    """`hits` counts the conversations that were taken up again."""
 
     def __init__(self, max_tokens: int) -> None:
-        self._max_tokens = max_tokens
+        self._max_tokens, self._lock = max_tokens, threading.Lock()
         self._ids: OrderedDict[bytes, npt.NDArray[np.int32]] = OrderedDict()
         self.tokens = 0
         self.hits = 0
 
     def keep(self, messages: Sequence[str], ids: Sequence[int]) -> None:
         """`messages` are the whole conversation, each as one string; `ids` the same, up to the end of the last one."""
-        key = _chain(messages)[-1]
-        if (before := self._ids.pop(key, None)) is not None:
-            self.tokens -= len(before)
-        self._ids[key] = np.asarray(ids, np.int32)
-        self.tokens += len(ids)
-        while self.tokens > self._max_tokens:
-            _, gone = self._ids.popitem(last=False)
-            self.tokens -= len(gone)
+        key, kept = _chain(messages)[-1], np.asarray(ids, np.int32)
+        with self._lock:
+            if (before := self._ids.pop(key, None)) is not None:
+                self.tokens -= len(before)
+            self._ids[key] = kept
+            self.tokens += len(kept)
+            while self.tokens > self._max_tokens:
+                _, gone = self._ids.popitem(last=False)
+                self.tokens -= len(gone)
 
     def longest(self, messages: Sequence[str]) -> tuple[int, list[int]]:
         """How many of the first messages are a conversation that is kept, and its ids; 0 and none if none is."""
         keys = _chain(messages)
-        for count in range(len(keys), 0, -1):
-            ids = self._ids.get(keys[count - 1])
-            if ids is not None:
-                self._ids.move_to_end(keys[count - 1])
-                self.hits += 1
-                return count, ids.tolist()
+        with self._lock:
+            for count in range(len(keys), 0, -1):
+                ids = self._ids.get(keys[count - 1])
+                if ids is not None:
+                    self._ids.move_to_end(keys[count - 1])
+                    self.hits += 1
+                    return count, ids.tolist()
         return 0, []
 
 

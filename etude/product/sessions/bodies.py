@@ -66,4 +66,4 @@ class OneAnswer(Config):
 class AnswersBody(Config):
     """To the questions of one request, in their order."""
 
-    answers: list[OneAnswer] = Field(min_length=1)
+    answers: list[OneAnswer] = Field(min_length=1, fail_fast=True)
