@@ -129,7 +129,6 @@ NOT_TRIED = {
     "product/hooks.py": SCRATCH,
     "product/acp/stdio.py": "the standard output, on no disk",
     "product/terminal/typing.py": "a line that was typed is lost where it cannot be kept: test_starved_session.py",
-    "rewards/legible.py": MEMORY,
     "rewards/mining/adopt.py": SCRATCH,
     "rewards/callcard.py": "makes a file of this repository, for who works on it",
     "rewards/callset.py": "makes a file of this repository, for who works on it",
