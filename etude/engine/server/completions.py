@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +19,7 @@ from etude.engine.running import SampledToken
 from etude.engine.server.bodies import CompletionBody, check_scored_whole, parse_body
 from etude.engine.server.errors import bad
 from etude.engine.server.flight import Choice, Flight, Piece
-from etude.engine.server.http import DONE, EventStream, event, reply, unless_gone
+from etude.engine.server.http import DONE, event, told
 from etude.engine.server.messages import constraint_of
 from etude.engine.server.prompts import check_length
 from etude.engine.server.service import Service
@@ -46,12 +45,8 @@ class Completions:
         raw = await request.body()
         body, prompts, choices = await self._service.prepared(lambda: self._asked(raw))
         answer = _Answer(self._service, body, prompts)
-        held = ExitStack()
-        flight = held.enter_context(self._service.admitted(ROUTE, choices, body.request_id))
-        if body.stream:
-            return EventStream(answer.events(flight), held)
-        with held:
-            return reply(answer.whole(await unless_gone(request, flight.finished())))
+        admitted = self._service.admitted(ROUTE, choices, body.request_id)
+        return await told(request, admitted, body.stream, answer.events, answer.whole)
 
     def _asked(self, raw: bytes) -> tuple[CompletionBody, int, list[Choice]]:
         """With how many prompts there are. Raises ApiError, ContextOverflow or InvalidRequest."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from starlette.responses import Response
 from etude.engine.running import SampledToken
 from etude.engine.server.bodies import GenerateBody, check_scored_whole, parse_body
 from etude.engine.server.flight import Choice, Flight
-from etude.engine.server.http import DONE, EventStream, event, reply, unless_gone
+from etude.engine.server.http import DONE, event, told
 from etude.engine.server.service import Service
 from etude.engine.server.shape import extras, prompt_logprobs, usage
 from etude.serving.openapi import Operation, answers
@@ -39,12 +38,8 @@ class Generate:
         raw = await request.body()
         body, choices = await self._service.prepared(lambda: self._asked(raw))
         answer = _Answer(self._service, body)
-        held = ExitStack()
-        flight = held.enter_context(self._service.admitted(ROUTE, choices, body.request_id))
-        if body.stream:
-            return EventStream(answer.events(flight), held)
-        with held:
-            return reply(answer.whole(await unless_gone(request, flight.finished())))
+        admitted = self._service.admitted(ROUTE, choices, body.request_id)
+        return await told(request, admitted, body.stream, answer.events, answer.whole)
 
     def _asked(self, raw: bytes) -> tuple[GenerateBody, list[Choice]]:
         body = parse_body(raw, GenerateBody)

@@ -7,8 +7,8 @@ request holds is let go when its answer is over, however that came about.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, TypeVar
 
 import structlog
@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from etude.engine.server.errors import error_object
+from etude.engine.server.flight import Choice, Flight
 from etude.errors import EtudeError
 from etude.serving import sse
 from etude.serving.http import respond
@@ -55,6 +56,22 @@ async def _with_errors(events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         yield event({"error": error_object(error)})
     finally:
         await events.aclose()
+
+
+async def told(
+    request: Request,
+    admitted: AbstractContextManager[Flight],
+    stream: bool,
+    events: Callable[[Flight], AsyncGenerator[bytes]],
+    whole: Callable[[list[Choice]], object],
+) -> Response:
+    """An answer as it comes, or once it is complete. What was `admitted` is let go when the answer is over."""
+    held = ExitStack()
+    flight = held.enter_context(admitted)
+    if stream:
+        return EventStream(events(flight), held)
+    with held:
+        return reply(whole(await unless_gone(request, flight.finished())))
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:

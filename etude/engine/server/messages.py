@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from contextlib import ExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -30,7 +30,7 @@ from etude.engine.server.calls import CallPiece, CallStream, Event, Words
 from etude.engine.server.errors import bad
 from etude.engine.server.flight import Choice, Flight
 from etude.engine.server.grammar import ANY_OBJECT, Constrained
-from etude.engine.server.http import EventStream, reply, unless_gone
+from etude.engine.server.http import told
 from etude.engine.server.prompts import Turn, conversation_ids, remember
 from etude.engine.server.service import Service
 from etude.harness.schema import ToolSchema
@@ -115,13 +115,8 @@ async def serve(
         return body, answer
 
     body, answer = await service.prepared(read)
-    held = ExitStack()
-    flight = held.enter_context(service.admitted(route, answer.asked.choices, body.request_id))
-    if body.stream:
-        return EventStream(answer.events(flight), held)
-    with held:
-        await unless_gone(request, flight.finished())
-        return reply(answer.whole())
+    admitted = service.admitted(route, answer.asked.choices, body.request_id)
+    return await told(request, admitted, body.stream, answer.events, lambda _: answer.whole())
 
 
 def ask(
