@@ -73,6 +73,14 @@ class Hostile(BaseHTTPRequestHandler):
         self._begin(401)
         self.wfile.write(f"bad key: {self.headers['authorization']}".encode())
 
+    def echo_whole(self) -> None:
+        self._begin()
+        self.wfile.write(f"key: {self.headers['authorization']}".encode())
+
+    def echo_event(self) -> None:
+        self._begin(content_type="text/event-stream")
+        self.wfile.write(f"data: key: {self.headers['authorization']}\n\n".encode())
+
 
 @pytest.fixture(scope="module")
 def hostile() -> Iterator[str]:
@@ -94,6 +102,8 @@ def hostile() -> Iterator[str]:
         ("endless_events", "answers with more than 64 MiB"),
         ("bomb", "answers with more than 64 MiB"),
         ("echo", "refuses the key (401: bad key: Bearer (the key))"),
+        ("echo_whole", "no JSON object (b'key: Bearer (the key)')"),
+        ("echo_event", "no JSON object: 'key: Bearer (the key)'"),
     ],
 )
 def test_a_hostile_server_is_one_line(outer: Path, hostile: str, kind: str, said: str) -> None:

@@ -49,7 +49,7 @@ def refusal(
     config: EndpointConfig, path: str, status: int, headers: Mapping[str, str], body: bytes, models: str = ""
 ) -> RetryableError | EtudeError:
     """What to raise for an answer that is none. `models` are those the server has, where it was asked for them."""
-    said, where = message_of(_unkeyed(config, body)), f"{config.url}{path}"
+    said, where = message_of(unkeyed(config, body)), f"{config.url}{path}"
     lower = said.lower()
     if any(sign in lower for sign in _TOO_LONG) and status != 429:
         return ContextOverflow(f"{where}: {said}")
@@ -72,7 +72,7 @@ def refusal(
 
 def error_of_fault(config: EndpointConfig, path: str, fault: BadAnswer) -> RetryableError | EtudeError:
     """What to raise for an error told inside an answer."""
-    where, said = f"{config.url}{path}", _unkeyed(config, str(fault).encode()).decode()
+    where, said = f"{config.url}{path}", unkeyed(config, str(fault).encode()).decode()
     lower = f"{said} {fault.code}".lower()
     if any(sign in lower for sign in _TOO_LONG):
         return ContextOverflow(f"{where}: {said}")
@@ -106,7 +106,7 @@ def message_of(body: bytes) -> str:
     return f"{told} [{code}]" if code and not code.isdigit() and code not in told else told
 
 
-def _unkeyed(config: EndpointConfig, said: bytes) -> bytes:
+def unkeyed(config: EndpointConfig, said: bytes) -> bytes:
     """Without our key: some servers repeat it to us, and errors go to terminals, logs and sessions."""
     try:
         key = config.read_key()

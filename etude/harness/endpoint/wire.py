@@ -20,7 +20,7 @@ from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, EndpointError
 from etude.harness.endpoint.completion import BadAnswer, Completion, OnDelta, Reader, Retry
 from etude.harness.endpoint.config import EndpointConfig
-from etude.harness.endpoint.refusals import RetryableError, error_of_fault, refusal
+from etude.harness.endpoint.refusals import RetryableError, error_of_fault, refusal, unkeyed
 
 REQUEST_ID = "X-ACP-Model-Request-ID"
 """The header by which a trainer that listens on the endpoint tells which request became what in a session."""
@@ -147,7 +147,7 @@ class Wire:
                     if size > _ANSWER_MAX:
                         raise _too_long(response, _ANSWER_MAX)
                     deadline.reschedule(now() + self._message_s)
-                    reader.event(_object(event.data))
+                    reader.event(self._object(event.data))
         except httpx2.TransportError:
             if not reader.complete:  # else all that is missing is the farewell
                 raise
@@ -160,10 +160,21 @@ class Wire:
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
+            said = unkeyed(self._config, body)[:80]
             raise EndpointError(
-                f"{self._config.url}{path} answers what is no JSON object ({body[:80]!r}); is endpoint.url right?"
+                f"{self._config.url}{path} answers what is no JSON object ({said!r}); is endpoint.url right?"
             )
         reader.whole(answer)
+
+    def _object(self, data: str) -> dict[str, object]:
+        try:
+            event = json.loads(data)
+        except (ValueError, RecursionError):
+            event = None
+        if not isinstance(event, dict):
+            said = unkeyed(self._config, data.encode()).decode()[:80]
+            raise RetryableError(f"an event that is no JSON object: {said!r}")
+        return event
 
     async def _refused(self, path: str, response: httpx2.Response) -> None:
         body, status = await read_bounded(response, _REFUSAL_MAX, cut=True), response.status_code
@@ -196,16 +207,6 @@ class Wire:
                 f"{self._config.url} cannot be reached ({failed}); is it running, and endpoint.url right?"
             )
         return EndpointError(f"waited for {what}, and it failed {attempts} times, at last with {failed}")
-
-
-def _object(data: str) -> dict[str, object]:
-    try:
-        event = json.loads(data)
-    except (ValueError, RecursionError):
-        event = None
-    if not isinstance(event, dict):
-        raise RetryableError(f"an event that is no JSON object: {data[:80]!r}")
-    return event
 
 
 class NoModels(Exception):
