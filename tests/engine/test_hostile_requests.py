@@ -162,6 +162,12 @@ def test_many_tools_of_many_parameters_that_share_definitions_make_no_endless_gr
     refused(answer, "tools", "odd", "too long")
 
 
+def test_many_alternatives_are_no_long_grammar(server):
+    schema = {"anyOf": [{"const": f"{at:03}"} for at in range(400)]}
+    answer = post(server, CHAT, with_tool(CHAT, an_object(schema), strict=True))
+    assert answer.status_code == 200, answer.text
+
+
 NO_SCHEMAS = {
     "a type that is an object": ({"type": {"a": 1}}, None),
     "types within types": ({"type": [["string"]]}, "no word"),

@@ -124,8 +124,9 @@ def _strict_values(tool: ToolSchema) -> dict[str, list[str]]:
         try:
             for each in parts.alternatives(properties[parameter.name]):
                 if each["type"] == parameter.type:
-                    forms += _forms(tool, parameter, each, root)
-                    left -= sum(map(len, forms))  # each of them holds all definitions
+                    more = _forms(tool, parameter, each, root)
+                    forms += more
+                    left -= sum(map(len, more))  # each of them holds all definitions
                     if left < 0:
                         raise Unenforceable("with its definitions, the tool's schema is too long")
         except (Unenforceable, TooMuch) as error:
