@@ -23,6 +23,9 @@ Kinds = Mapping[type[Exception], tuple[int, str, bool]]
 DENIED = {"malformed": 400, "unauthorized": 401, "forbidden": 403, "no_route": 404, "too_large": 413}
 """What is refused before any route has seen it -> HTTP status."""
 _TOLD_FAULTS, _MOST_FAULTS = 8, 1000
+"""How much that is wrong is told apart, and of how much at most anything is."""
+LONGEST_PATH = 300
+"""Characters of the path of what is wrong."""
 _DIGITS = 15
 """More than any count of ours has; Python refuses to read numbers of thousands."""
 
@@ -103,7 +106,7 @@ def parse_body(raw: bytes, schema: type[B]) -> B:
     try:
         return schema.model_validate(said)
     except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in faults(error)]
+        wrong = [f"{'.'.join(map(str, item['loc']))[:LONGEST_PATH] or 'body'}: {item['msg']}" for item in faults(error)]
         raise ConfigError("; ".join(wrong)) from None
 
 

@@ -363,3 +363,29 @@ def test_no_directory_is_a_bug(fuzzed, directory: str) -> None:
     answer = fuzzed[0].http.post("/sessions", content=body)
     assert answer.status_code in (400, 502), answer.text
     assert answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("text", ["\ud83d", "a\0b", "".join(map(chr, range(0xE000, 0xF900))), "x" * 4_000_000])
+def test_no_prompt_is_a_bug(fuzzed, text: str) -> None:
+    serving, _ = fuzzed
+    id = serving.begin()
+    answer = serving.http.post(f"/sessions/{id}/prompt", content=json.dumps({"text": text}))
+    assert answer.status_code == (400 if text == "\ud83d" else 202), answer.text[:500]
+    while (now := serving.ask("GET", f"/sessions/{id}")["now"])["state"] == "working":
+        pass
+    assert now["error"] is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"answers":[' + b"0," * 300_000 + b"0]}",
+        b"{" + b",".join(b'"k%d":1' % at for at in range(300_000)) + b"}",
+        b"[" * 100_000,
+        b'{"answers":' + b"9" * 5000 + b"}",
+    ],
+)
+def test_very_many_things_wrong_are_told_in_a_line(fuzzed, body: bytes) -> None:
+    serving, session = fuzzed
+    answer = serving.http.post(f"/sessions/{session}/permissions/1", content=body)
+    assert answer.status_code == 400 and len(answer.text) < 2000, answer.text[:500]

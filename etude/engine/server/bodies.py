@@ -25,7 +25,7 @@ from pydantic_core import CoreSchema
 from etude.config import Config
 from etude.engine.server.errors import ApiError, bad
 from etude.engine.server.inert import Ignored, Inert
-from etude.serving.wire import faults
+from etude.serving.wire import LONGEST_PATH, faults
 
 MOST_CHOICES = 128
 TokenId = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
@@ -314,7 +314,6 @@ def check_scored_whole(prompt_logprobs: int | None, stream: bool) -> None:
 
 
 B = TypeVar("B", bound=Body)
-_LONGEST_PATH = 300
 _MEMBER = re.compile(r"^[A-Z]|\[|^(constrained-)?(str|int)$")
 """How pydantic names the members of a union; our fields are in lower case."""
 
@@ -331,7 +330,7 @@ def parse_body(raw: bytes, schema: type[B]) -> B:
 
 def _explained(item: Mapping[str, Any]) -> tuple[str, str]:
     """Path and message; the members of a union that were tried are no part of a path."""
-    path = ".".join(str(part) for part in item["loc"] if not _is_member(part))[:_LONGEST_PATH]
+    path = ".".join(str(part) for part in item["loc"] if not _is_member(part))[:LONGEST_PATH]
     if item["type"] == "extra_forbidden":
         return path, "unknown here; take it out"
     return path, item["msg"]

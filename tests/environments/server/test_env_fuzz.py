@@ -117,3 +117,18 @@ def test_no_body_of_a_new_sandbox_is_a_bug(http, wrong):
     assert answer.status_code not in (500, 502), answer.text
     if answer.status_code == 200:
         http.delete(f"/sandboxes/{answer.json()['id']}")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"egress":[' + b"0," * 300_000 + b"0]}",
+        b'{"labels":{' + b",".join(b'"k%d":1' % at for at in range(300_000)) + b"}}",
+        b"{" + b",".join(b'"k%d":1' % at for at in range(300_000)) + b"}",
+        b"[" * 100_000,
+        b'{"ttl_s":' + b"9" * 5000 + b"}",
+    ],
+)
+def test_very_many_things_wrong_are_told_in_a_line(http, body):
+    answer = http.post("/sandboxes", content=body)
+    assert answer.status_code == 400 and len(answer.text) < 2000, answer.text[:500]
