@@ -1,5 +1,6 @@
 """A benchmark of known skill: what it finds, what it does with failures of ours, and that a kill changes nothing."""
 
+import asyncio
 import json
 import os
 import re
@@ -14,13 +15,18 @@ from killed_bench import CONFIG
 from proofs import often, one_of_each
 from scripted_openai import Reply, ScriptedServer
 
+from etude.bench.attempts import Table, play_attempt
+from etude.bench.config import BenchConfig, SolutionPolicy
 from etude.bench.page import write_page
+from etude.bench.policies import open_policy
 from etude.bench.results import read_run, session_events
 from etude.bench.summary import compare, summarise
 from etude.bench.text import comparison_text, run_summary
+from etude.environments.namespace import NamespaceBackend
 from etude.errors import CheckpointError, ConfigError, EtudeError
 from etude.harness.prompt import PERSONA
 from etude.rewards.judge.aspects import ASPECTS
+from etude.rewards.judgement import Judges
 from etude.tasks.harbor import write_task
 from etude.tasks.ladder import ladder_task
 
@@ -143,6 +149,36 @@ def test_what_our_machinery_fails_is_named_and_never_a_zero(bench, tmp_path):
     assert summary["no_verdict"] == [{"task": first.task, "attempt": 0, "why": first.why}]
     rows = [json.loads(line) for line in (run.directory / "attempts.jsonl").read_text().splitlines()]
     assert {row["attempt"]["task"]: row["plays"] for row in rows} == {first.task: 3, second.task: 2}
+
+
+class Vanishing(NamespaceBackend):
+    """A real one, but somebody takes it away when its second sandbox is asked for: the verifier's."""
+
+    made = 0
+
+    async def create(self, spec):
+        self.made += 1
+        if self.made == 2:
+            await self.close()
+        return await super().create(spec)
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_sandbox_that_the_verifier_cannot_have_is_no_verdict(retries):
+    async def played():
+        config = BenchConfig(policy=SolutionPolicy(skill=1.0), retries=retries, retry_pause_s=0.0)
+        backend = Vanishing()
+        try:
+            async with asyncio.timeout(120), open_policy(config.policy, config.harness, 0) as policy:
+                table = Table(policy, backend, Judges(), config)
+                return await play_attempt(ladder_task(1, "eval", 0), 0, table), backend.made
+        finally:
+            await backend.close()
+
+    done, made = asyncio.run(played())
+    assert done.attempt.solved is None and "closed" in done.attempt.why and not done.events
+    assert done.plays == retries + 1 and made == 2 + retries, "it is played anew"
+    assert done.attempt.why.startswith("verifier of ") == (retries == 0)
 
 
 def test_an_endpoint_that_is_down_ends_the_run_and_counts_nothing(bench, tmp_path):

@@ -224,12 +224,22 @@ def test_the_shipped_model_plays_a_task(form):
     assert done.returncode == (0 if result["solved"] else 1)
 
 
+def test_the_shipped_model_is_found_in_any_directory(tmp_path, monkeypatch):
+    """By all that take it where no model is named."""
+    from etude.bench.config import CheckpointPolicy
+    from etude.bench.play import find_model
+    from etude.rollouts.config import ModelSource
+
+    monkeypatch.chdir(tmp_path)
+    for found in (CheckpointPolicy().path, find_model(None), ModelSource().path):
+        assert (found / "model.safetensors").is_file() and found.name == "etude-tiny"
+
+
 def test_a_directory_is_worked_on_as_a_copy(tmp_path):
+    """By the shipped model, which no command line names, in a directory that has none."""
     (tmp_path / "ship.py").write_text("def ship(a, b):\n    # a plus b\n    return a - b\n")
     before = (tmp_path / "ship.py").read_bytes()
-    done = etude(
-        "play", "Fix every bug in ship.py.", "--dir", tmp_path, "--model", ROOT / "models/etude-tiny", "--json"
-    )
+    done = etude("play", "Fix every bug in ship.py.", "--dir", ".", "--json", cwd=tmp_path)
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["solved"] is None
     assert (tmp_path / "ship.py").read_bytes() == before

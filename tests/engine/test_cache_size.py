@@ -1,9 +1,10 @@
 """How large a cache is that nobody has said the size of."""
 
+import pytest
 import torch
-from small_models import random_decoder
+from small_models import SHAPE, random_decoder
 
-from etude.engine.cache_size import MOST, affordable, available_bytes, position_bytes
+from etude.engine.cache_size import LEAST_BYTES, MOST, affordable, available_bytes, position_bytes
 from etude.engine.config import EngineConfig
 from etude.engine.kv_cache import PagedCache
 from etude.engine.torch_engine import TorchEngine
@@ -41,12 +42,16 @@ def test_the_cache_is_as_large_as_model_and_memory_say():
     assert affordable(decoder(wide), GIB) == MOST > affordable(decoder(wide), GIB // 8) > 8192
 
 
-def test_an_engine_takes_it_and_its_context_from_there():
-    model = random_decoder()
+@pytest.mark.parametrize("head_width", [8, 128])
+def test_an_engine_takes_it_and_its_context_from_there(head_width):
+    """Of a model whose positions are small the most there is, and of one whose are larger less."""
+    model = random_decoder(shape=SHAPE.model_copy(update={"head_width": head_width}))
     engine = TorchEngine(model, EngineConfig())
     try:
-        assert engine.stats()["cache_tokens"] == affordable(model, available_bytes()) == MOST
-        assert engine.max_context == model.config.max_context
+        assert available_bytes() > GIB, "these tests need some memory"
+        large = LEAST_BYTES // position_bytes(model.config) // PAGE * PAGE
+        assert engine.stats()["cache_tokens"] == affordable(model, GIB) == (MOST if head_width == 8 else large)
+        assert (large < MOST) == (head_width == 128) and engine.max_context == model.config.max_context
     finally:
         engine.close()
 

@@ -3,17 +3,24 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import pytest
 import ray
 from proofs import one_of_each
 
+from etude.config import load_recipe
+from etude.deadlines import VARIABLE
 from etude.environments.cluster.calls import actor
-from etude.errors import ConfigError, EtudeError
+from etude.errors import ConfigError, DeadlineExceeded, EtudeError
+from etude.records import Version
+from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import FaultConfig, Patience, RestartBudgetSpent, Restarts, restarts_of
-from etude.rollouts.ray_process import ActorBase, NotStarted, RayProcess
+from etude.rollouts.ray_process import STOP_S, ActorBase, NotStarted, RayProcess
+from etude.rollouts.trainer_worker import TrainerWorker
 from etude.rollouts.worker import STATES, TABLE, Worker, WorkerGone, WrongEvent
 from etude.rollouts.worker_pool import WorkerPool
+from etude.weights.background import publish_seconds
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -346,3 +353,32 @@ def test_a_pool_whose_budget_is_spent_says_so_to_whoever_waits(tmp_path):
             await order(pool, "another")
 
     pooled(tmp_path, scenario, restarts=0)
+
+
+def test_a_version_is_waited_for_as_long_as_its_model_is_large(tmp_path, monkeypatch):
+    """A trainer that is stopped answers nothing: what is waited for is named, with the seconds that it was given."""
+    config, scale = load_recipe(Path(__file__).parents[2] / "recipes/quickstart.toml", RunConfig, []), 1e-5
+
+    async def scenario():
+        restarts = Restarts(config.faults, tmp_path / "metrics.jsonl")
+        trainer = TrainerWorker(config, config.store_of(tmp_path), tmp_path, restarts)
+        try:
+            async with asyncio.timeout(240):
+                assert await trainer.resume() is None and (await trainer.publish())["version"] == 0
+                os.kill(trainer.worker.process.identity.pid, signal.SIGSTOP)
+                monkeypatch.setenv(VARIABLE, str(scale))
+                with pytest.raises(DeadlineExceeded) as publishing:
+                    await trainer.publish()
+                with pytest.raises(DeadlineExceeded) as published:
+                    await trainer.published(Version(3))
+        finally:
+            trainer.worker.release()
+            trainer.worker.process.kill()
+        return publishing.value, published.value
+
+    publishing, published = asyncio.run(scenario())
+    assert publishing.waited_for == "the trainer to publish its version"
+    assert published.waited_for == "version 3 to be published"
+    size = sum(file.stat().st_size for file in config.model.path.glob("*.safetensors"))
+    assert publish_seconds(size) > publish_seconds(0)
+    assert publishing.seconds == published.seconds == pytest.approx(scale * (publish_seconds(size) + STOP_S))
