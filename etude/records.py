@@ -10,7 +10,7 @@ Shapes in docstrings: T tokens of one segment, S sampled tokens, L mixture-of-ex
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NewType, TypeAlias
 
 import numpy as np
@@ -37,6 +37,10 @@ class Limits:
     wall_s: float = 300.0
     """Seconds in which a call of its tools runs. Waiting for the model, for a checkpoint or for a user's answer counts
     for nobody: whoever is waited for has a deadline."""
+
+    def within(self, context: int) -> Limits:
+        """The same for a model whose own context is so long, where that is shorter."""
+        return replace(self, max_context_tokens=min(self.max_context_tokens, context))
 
 
 @dataclass(frozen=True)

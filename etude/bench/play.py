@@ -92,6 +92,7 @@ class Play:
         backend = open_backend(showing())
         try:
             async with open_policy(self.policy, HARNESS, self.seed) as policy:
+                policy.check(self.task)
                 sealed = await run_to_seal(self.task, backend, session)
             verdict = (await judge(self.task, sealed, backend)).verdict if self.task.verifier.files else None
         finally:

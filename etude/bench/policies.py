@@ -13,7 +13,7 @@ import random
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from etude.bench.config import AcpPolicy, CheckpointPolicy, EndpointPolicy, SolutionPolicy
 from etude.environments.base import Sandbox
@@ -27,11 +27,14 @@ from etude.harness.endpoint.dialogue import EndpointDialogue
 from etude.harness.prompt import render_call, render_calls
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.scripted import ScriptedDialogue
-from etude.harness.session import SessionResult, run_dialogue, token_dialogue
-from etude.records import Event, Task
+from etude.harness.session import SessionResult, check_room, run_dialogue, token_dialogue
+from etude.records import Event, Limits, Task
 from etude.rewards.judge import JudgeConfig
 from etude.rewards.judge.config import MAX_ANSWER_TOKENS, MAX_CHARS
 from etude.tasks.expert import FAREWELL, RUN_CHECK
+
+if TYPE_CHECKING:
+    from etude.engine.torch_engine import TorchEngine
 
 AnyPolicy = CheckpointPolicy | EndpointPolicy | AcpPolicy | SolutionPolicy
 
@@ -61,6 +64,10 @@ class PlayedSession:
 
 
 class Policy(Protocol):
+    def check(self, task: Task) -> None:
+        """Raises ConfigError where a session of this task would have no room for one turn."""
+        ...
+
     async def play(self, request: AttemptRequest) -> PlayedSession:
         """A session of its own. Raises what is no doing of the policy's."""
         ...
@@ -114,7 +121,7 @@ async def open_policy(config: AnyPolicy, harness: HarnessConfig, seed: int) -> A
     match config:
         case CheckpointPolicy():
             with _engine(config) as (engine, chat):
-                yield SamplerPlayer(engine, chat, harness, config.temperature)
+                yield SamplerPlayer(engine, chat, harness, config.temperature, engine.max_context)
         case EndpointPolicy():
             endpoint = Endpoint(config.endpoint)
             try:
@@ -128,7 +135,7 @@ async def open_policy(config: AnyPolicy, harness: HarnessConfig, seed: int) -> A
 
 
 @contextlib.contextmanager
-def _engine(config: CheckpointPolicy) -> Generator[tuple[Sampler, Chat]]:
+def _engine(config: CheckpointPolicy) -> Generator[tuple[TorchEngine, Chat]]:
     from etude.engine.torch_engine import TorchEngine
     from etude.models.chat import open_chat
     from etude.models.checkpoint import load_checkpoint
@@ -144,17 +151,23 @@ def _engine(config: CheckpointPolicy) -> Generator[tuple[Sampler, Chat]]:
 
 
 class SamplerPlayer:
-    """A policy that is sampled from in token ids."""
+    """A policy that is sampled from in token ids; `context` is the most that its model takes."""
 
-    def __init__(self, sampler: Sampler, chat: Chat, harness: HarnessConfig, temperature: float) -> None:
+    def __init__(self, sampler: Sampler, chat: Chat, harness: HarnessConfig, temperature: float, context: int) -> None:
         self._sampler, self._chat, self._harness, self._temperature = sampler, chat, harness, temperature
+        self._context = context
+
+    def check(self, task: Task) -> None:
+        check_room(task.instruction, self._dialogue(task.id, 0), self._harness, task.limits.within(self._context))
 
     async def play(self, request: AttemptRequest) -> PlayedSession:
-        dialogue = token_dialogue(
-            self._sampler, self._chat, self._harness, session_id=request.session_id, seed=request.seed,
-            temperature=self._temperature,
-        )  # fmt: skip
-        return PlayedSession(await _through_harness(request, dialogue, self._harness))
+        dialogue, limits = self._dialogue(request.session_id, request.seed), request.task.limits.within(self._context)
+        return PlayedSession(await _through_harness(request, dialogue, self._harness, limits))
+
+    def _dialogue(self, session_id: str, seed: int) -> Dialogue:
+        return token_dialogue(
+            self._sampler, self._chat, self._harness, session_id=session_id, seed=seed, temperature=self._temperature
+        )
 
 
 class SolutionPlayer:
@@ -163,11 +176,14 @@ class SolutionPlayer:
     def __init__(self, skill: float, harness: HarnessConfig, seed: int) -> None:
         self._skill, self._harness, self._seed = skill, harness, seed
 
+    def check(self, task: Task) -> None:
+        """A script has no context that could be too short."""
+
     async def play(self, request: AttemptRequest) -> PlayedSession:
         chance = random.Random(f"solution {self._seed} {request.task.id} {request.attempt}").random()
         script = solving(request.task) if chance < self._skill else giving_up()
         dialogue = ScriptedDialogue(script, self._harness.chosen())
-        return PlayedSession(await _through_harness(request, dialogue, self._harness))
+        return PlayedSession(await _through_harness(request, dialogue, self._harness, request.task.limits))
 
 
 class EndpointPlayer:
@@ -176,9 +192,15 @@ class EndpointPlayer:
     def __init__(self, endpoint: Endpoint, harness: HarnessConfig, price: Price | None) -> None:
         self._endpoint, self._harness, self._price = endpoint, harness, price
 
+    def check(self, task: Task) -> None:
+        check_room(task.instruction, self._dialogue(task.id), self._harness, task.limits)
+
+    def _dialogue(self, session_id: str) -> EndpointDialogue:
+        return EndpointDialogue(self._endpoint, self._harness.chosen(), session_id=session_id)
+
     async def play(self, request: AttemptRequest) -> PlayedSession:
-        dialogue = EndpointDialogue(self._endpoint, self._harness.chosen(), session_id=request.session_id)
-        result = await _through_harness(request, dialogue, self._harness)
+        dialogue = self._dialogue(request.session_id)
+        result = await _through_harness(request, dialogue, self._harness, request.task.limits)
         if self._price is None:
             return PlayedSession(result)
         return PlayedSession(
@@ -192,6 +214,9 @@ class Edited:
     def __init__(self, config: AcpPolicy) -> None:
         self._config = config
 
+    def check(self, task: Task) -> None:
+        """What room there is, the agent's own harness sees to."""
+
     async def play(self, request: AttemptRequest) -> PlayedSession:
         try:
             from etude.bench.acp import play_acp
@@ -204,10 +229,12 @@ class Edited:
         return PlayedSession(*await play_acp(self._config, request.task, request.sandbox, request.session_id))
 
 
-async def _through_harness(request: AttemptRequest, dialogue: Dialogue, harness: HarnessConfig) -> SessionResult:
+async def _through_harness(
+    request: AttemptRequest, dialogue: Dialogue, harness: HarnessConfig, limits: Limits
+) -> SessionResult:
     about = {"task": request.task.id, "attempt": request.attempt}
     return await run_dialogue(
-        request.task.instruction, request.sandbox, dialogue, harness, request.task.limits,
+        request.task.instruction, request.sandbox, dialogue, harness, limits,
         session_id=request.session_id, about=about, on_event=request.on_event,
     )  # fmt: skip
 

@@ -58,14 +58,16 @@ class Results:
         """Raises ConfigError where there is a run and none is to be resumed, the other way round, or where it is one
         of other tasks, another policy or another harness."""
         self.directory, self._plan = directory, list(plan)
-        there = (directory / "results.jsonl").exists()
-        if there and not resume:
+        there, begun = (directory / "results.jsonl").exists(), _is_begun(directory)
+        if begun and not resume:
             raise ConfigError(f"{directory}: holds a run already; add --resume to go on with it, or name another --out")
         if resume and not there:
             raise ConfigError(f"{directory}: no run to resume; leave --resume out")
         self.attempts: dict[Key, Attempt] = {}
         with contextlib.ExitStack() as stack:
             self._journal = stack.enter_context(Journal(directory / "attempts.jsonl"))
+            if there and not resume:  # a run that was refused before its first attempt: another may have its place
+                (directory / "results.jsonl").unlink()
             self._results = stack.enter_context(Journal(directory / "results.jsonl"))
             for row in map(json.loads, self._journal):
                 self._remember(attempt_of(row["attempt"]))
@@ -130,6 +132,12 @@ class Results:
 
 def _line(row: Mapping[str, Any]) -> bytes:
     return json.dumps(row, ensure_ascii=True, sort_keys=True).encode()
+
+
+def _is_begun(directory: Path) -> bool:
+    """Whether an attempt has ended there."""
+    path = directory / "attempts.jsonl"
+    return path.exists() and path.stat().st_size > 0
 
 
 def _same_run(there: Mapping[str, Any], head: Mapping[str, Any], directory: Path) -> None:

@@ -14,11 +14,11 @@ from typing import Any
 from etude import __version__
 from etude.bench.attempts import Played, Table, play_attempt
 from etude.bench.config import BenchConfig
-from etude.bench.policies import identity, judge_identity, open_policy
+from etude.bench.policies import Policy, identity, judge_identity, open_policy
 from etude.bench.results import SCHEMA, Key, Results, Run, read_run
 from etude.bench.tasks import fingerprint, load_tasks
 from etude.environments.backends import open_backend
-from etude.errors import EtudeError
+from etude.errors import ConfigError, EtudeError
 from etude.records import Task
 from etude.tasks.mined.shown import install_missing, showing
 
@@ -58,12 +58,21 @@ async def run_bench(
             backend = open_backend(showing(config.environment))
             try:
                 async with open_policy(config.policy, config.harness, config.seed) as policy, config.judges() as judges:
+                    for task in tasks:
+                        _require_room(policy, task)
                     table = Table(policy, backend, judges, config)
                     await _Play(table, {task.id: task for task in tasks}, results, on_done).all()
             finally:
                 await backend.close()
         await results.finish()
     return read_run(directory)
+
+
+def _require_room(policy: Policy, task: Task) -> None:
+    try:
+        policy.check(task)
+    except ConfigError as error:
+        raise ConfigError(f"{task.id}: {error}") from None
 
 
 class _Play:

@@ -1,13 +1,14 @@
 """What a session has left of its limits.
 
 Owns `Budget`. A session with summaries reserves room for the request and the summary in every context, and cuts results
-to fit into the rest. Decides nothing and changes nothing.
+to fit into the rest. `require_room` refuses a session that could not have one turn. Decides no more than that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from etude.errors import ConfigError
 from etude.harness.config import HarnessConfig
 from etude.harness.dialogue import PreparedInput
 from etude.harness.state import SessionState, Stop
@@ -15,6 +16,18 @@ from etude.harness.tools.base import cut_middle
 from etude.records import Limits
 
 _SHORTEST_RESULT = 200
+
+
+def require_room(opening: int, config: HarnessConfig, limits: Limits, reserved_tokens: int) -> None:
+    """Raises ConfigError where a context that opens with so many tokens has no room for one turn: that is nothing an
+    agent did, and so nothing that it may be judged by."""
+    if opening + reserved_tokens + config.min_turn_tokens > limits.max_context_tokens:
+        kept = f" and {reserved_tokens} are kept for a summary (harness.summary.max_tokens)" if reserved_tokens else ""
+        raise ConfigError(
+            f"no room for a single turn: the prompt takes {opening} of the context's {limits.max_context_tokens} tokens"
+            f"{kept}; shorten the task, give fewer tools (harness.toolset, harness.tools), or take a model with a "
+            "longer context"
+        )
 
 
 class Budget:

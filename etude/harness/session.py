@@ -31,7 +31,7 @@ from typing import Any
 
 from etude.environments.base import Sandbox
 from etude.errors import CheckpointError, ConfigError, ContextOverflow, SandboxSpoiled
-from etude.harness.budget import Budget
+from etude.harness.budget import Budget, require_room
 from etude.harness.checkpoints import Checkpointer, Snapshots
 from etude.harness.config import HarnessConfig
 from etude.harness.dialogue import Dialogue, PreparedInput, RouteStore, TokenDialogue
@@ -169,6 +169,12 @@ async def run_dialogue(
     )
 
 
+def check_room(instruction: str, dialogue: Dialogue, config: HarnessConfig, limits: Limits) -> None:
+    """Raises ConfigError where a session of this instruction would have no room for one turn; plays nothing."""
+    opening = dialogue.opening(dialogue.system(PERSONA), instruction)
+    require_room(opening.tokens, config, limits, reserved_tokens(dialogue, config.summary))
+
+
 class Session:
     """A conversation that works in a sandbox. One prompt at a time; its log is all there is to it.
 
@@ -271,6 +277,7 @@ class Session:
         if not self.state.prompts:
             system = self._system()
             words = self.dialogue.opening(system, text)
+            require_room(words.tokens, self.config, self.limits, self._budget.reserved_tokens)
             self.state.commit("prompt", words.record, system=system, user=text, tokens=words.tokens)
             return await self._play()
         results = self._left_open()
@@ -341,7 +348,12 @@ class Session:
             return stop
         try:
             reply = await self.dialogue.reply(self._budget.next_message, self.state.usage["turns"])
-        except ContextOverflow:
+        except ContextOverflow as error:
+            if not self.state.usage["turns"]:
+                raise ConfigError(
+                    f"the very first message does not fit the model's context: {error}. Give that context's length: "
+                    "context_tokens of an agent, limits.max_context_tokens of a benchmark"
+                ) from None
             if not self._summariser.possible:
                 return "context"
             self._summariser.ask("context")

@@ -126,6 +126,11 @@ def check_checkpoint(directory: Path) -> ModelConfig:
     return config
 
 
+def context_of(directory: Path) -> int:
+    """The longest context that the model of a checkpoint takes, by its config alone."""
+    return _read_config(directory)[1].max_context
+
+
 def family_of(config: ModelConfig) -> Family:
     """The published layout that holds a decoder of this shape. Raises CheckpointError if none does."""
     for family in FAMILIES:

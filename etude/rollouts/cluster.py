@@ -65,7 +65,9 @@ class Cluster:
     """The workers of a run. Make one with `Cluster.start`."""
 
     def __init__(self, config: RunConfig, directory: Path, sandboxes: Launched | None) -> None:
-        self.config, self.sandboxes = config, sandboxes
+        from etude.models.checkpoint import context_of  # torch, which preflight has loaded by now
+
+        self.config, self.sandboxes, self.context = config, sandboxes, context_of(config.model.path)
         store = config.store_of(directory)
         self.restarts = Restarts(config.faults, directory / "metrics.jsonl")
         self.fleet = Fleet(config, store, self.restarts)
@@ -130,9 +132,10 @@ class Cluster:
         self, request: RolloutRequest, moved: Callable[[State], object] = lambda at: None
     ) -> Sample | None:
         """Run a rollout on the least loaded worker, and have it judged by another; None if it was cancelled. `moved` is
-        told how far it is. The request must say where it is kept.
+        told how far it is. The request must say where it is kept. No context is longer than the model's own.
         """
         self.fleet.raise_if_failed()
+        request = replace(request, task=replace(request.task, limits=request.task.limits.within(self.context)))
         sample = await self._played(request, moved)
         if sample is None or sample.outcome != VERDICT_PENDING:
             return sample

@@ -1,7 +1,7 @@
 """Looks at what a run needs before any process of it starts, so that what is missing is one message at once.
 
-Owns the checks and their order: what the recipe names of others, the model, the sandbox, room on the disk. Starts no
-actor; the sandbox it makes to see that sandboxes work is gone when it returns.
+Owns the checks and their order: what the recipe names of others, the model, room on the disk and in the model's
+context, the sandbox. Starts no actor; the sandbox it makes to see that sandboxes work is gone when it returns.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from etude.environments.backends import open_backend, plugin_of
 from etude.environments.cluster.config import ClusterConfig
@@ -16,11 +17,19 @@ from etude.environments.doctor import diagnose
 from etude.environments.plugin import BackendTable
 from etude.environments.remote import RemoteConfig
 from etude.errors import CheckpointError, ConfigError, EtudeError, MissingDependency
+from etude.harness.sampler import Chat
+from etude.harness.session import check_room, token_dialogue
 from etude.plugins import find
+from etude.records import Task
 from etude.rollouts.config import ModelSource, RunConfig
 from etude.rollouts.fleet import places_of
+from etude.rollouts.router import RemoteSampler
+from etude.tasks.families import family
 from etude.tasks.harbor import read_tasks
 from etude.tasks.mined.shown import install_missing
+
+if TYPE_CHECKING:
+    from etude.models.config import ModelConfig
 
 ROOM_MB = 64
 """Least free space to start with: two checkpoints, the weight store, log and report of a small model."""
@@ -38,10 +47,12 @@ async def preflight(config: RunConfig, directory: Path) -> None:
         raise ConfigError("trainer.credit: every session is one segment; give it a harness.summary, or leave it out")
     _import_named(config)
     places_of(config)
-    _model(config.model)
+    shape, chat = _model(config.model)
     _room(directory)
-    if config.rollouts.tasks:
-        await install_missing(read_tasks(config.rollouts.tasks), config.environment)
+    tasks = read_tasks(config.rollouts.tasks) if config.rollouts.tasks else []
+    _room_for_a_turn(config, shape, chat, tasks)
+    if tasks:
+        await install_missing(tasks, config.environment)
     if isinstance(config.environment, RemoteConfig):
         await open_backend(config.environment).close()  # raises where the server is not there, or not what is asked for
         return
@@ -76,19 +87,31 @@ def _import_named(config: RunConfig) -> None:
         raise ConfigError(f"harness.tools: {error}") from error
 
 
-def _model(source: ModelSource) -> None:
+def _room_for_a_turn(config: RunConfig, shape: ModelConfig, chat: Chat, tasks: list[Task]) -> None:
+    """In the model's context: of every task that is given, and of one of each rung of the family."""
+    own = family(config.rollouts.family)
+    dialogue = token_dialogue(RemoteSampler(), chat, config.harness, session_id="preflight", seed=0, temperature=1.0)
+    for task in (*tasks, *(own.task(rung, "train", 0) for rung in own.rungs)):
+        try:
+            check_room(task.instruction, dialogue, config.harness, task.limits.within(shape.max_context))
+        except ConfigError as error:
+            raise ConfigError(f"{task.id}: {error}") from None
+
+
+def _model(source: ModelSource) -> tuple[ModelConfig, Chat]:
     from etude.models.chat import open_chat
     from etude.models.checkpoint import check_checkpoint  # torch: nothing else in the controller loads it
     from etude.models.expert_format import require_expert_format
 
     try:
         shape = check_checkpoint(source.path)
-        open_chat(source.path)  # a template that cannot be trained with is refused before anything starts
+        chat = open_chat(source.path)  # a template that cannot be trained with is refused before anything starts
     except CheckpointError as error:
         raise CheckpointError(
             f"{error} (model.path is {source.path}; relative paths start where the command is run)"
         ) from None
     require_expert_format(shape, source.expert_format)
+    return shape, chat
 
 
 def _room(directory: Path) -> None:

@@ -1,5 +1,6 @@
 """A checkpoint as a benchmark's policy, the shipped recipe, and what the command refuses."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from etude.bench.config import BenchConfig
 from etude.bench.tasks import load_tasks
 from etude.cli.main import main
 from etude.config import load_recipe
+from etude.errors import ConfigError
 from etude.tasks.harbor import write_task
 from etude.tasks.ladder import ladder_task
 
@@ -26,6 +28,28 @@ def test_a_checkpoint_repeats_to_the_byte_however_many_play_at_once(bench, tmp_p
     assert all(attempt.usage["sampled_tokens"] > 0 for attempt in one.attempts)
     usages = [attempt.usage for attempt in one.attempts]
     assert usages[:2] != usages[2:], "another attempt is another draw"
+
+
+def test_limits_of_a_task_beyond_the_models_context_are_the_contexts(bench, tmp_path):
+    """Tasks that are made from repositories have a context of 32,768; the shipped model has 1,024."""
+    task = ladder_task(1, "eval", 0)
+    write_task(replace(task, limits=replace(task.limits, max_context_tokens=32_768)), tmp_path / "tasks/wide")
+    run = bench(tasks={"directories": [tmp_path / "tasks"]}, policy={"path": ROOT / "models/etude-tiny"})
+    assert [attempt.usage["turns"] > 0 for attempt in run.attempts] == [True]
+
+
+def test_a_task_without_room_for_one_turn_is_refused_before_any_is_played(bench, tmp_path):
+    short, long = ladder_task(1, "eval", 0), ladder_task(1, "eval", 1)
+    for task in (short, replace(long, instruction="Mend it. " * 600)):
+        write_task(task, tmp_path / "tasks" / task.id.replace("/", "-"))
+    done = []
+    with pytest.raises(ConfigError, match=f"^{long.id}: no room for a single turn: the prompt takes"):
+        bench(
+            tasks={"directories": [tmp_path / "tasks"]}, policy={"path": ROOT / "models/etude-tiny"},
+            on_done=lambda played, *_: done.append(played),
+        )  # fmt: skip
+    assert done == [None]
+    assert len(bench(tasks={"ladder": 1}).attempts) == 8, "a run that was refused keeps no directory from another"
 
 
 def test_the_shipped_recipe_names_tasks_of_every_kind():

@@ -188,7 +188,7 @@ def test_a_benchmark_is_the_same_session_too(shipped, asked, monkeypatch, task):
     async def every_way():
         tokens = TokenDialogue(engine, chat, CONFIG.chosen(), session_id="rollout", seed=0, temperature=0.0)
         rollout = await played(task, tokens), asked()
-        sampled = await benched(SamplerPlayer(engine, chat, CONFIG, 0.0))
+        sampled = await benched(SamplerPlayer(engine, chat, CONFIG, 0.0, engine.max_context))
         async with open_policy(config.policy, CONFIG, 0) as policy:
             return rollout, sampled, await benched(policy)
 

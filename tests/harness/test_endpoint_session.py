@@ -12,6 +12,7 @@ from proofs import one_of_each
 from scripted_openai import Json, Reply, ScriptedServer
 
 from etude.environments.base import Sandbox
+from etude.errors import ConfigError
 from etude.harness.config import HarnessConfig, SummaryConfig
 from etude.harness.endpoint import CallDelta, Delta, Endpoint, EndpointConfig, TextDelta
 from etude.harness.endpoint.dialogue import EndpointDialogue
@@ -304,4 +305,6 @@ def test_a_session_goes_on_from_its_log(play: Play, dialect: str, tmp_path: Path
 
 def test_a_context_that_overflows_ends_the_session(play: Play) -> None:
     long = Reply(status=400, body={"error": {"message": "x", "code": "context_length_exceeded"}})
-    assert play([long]).stops == ["context"]
+    assert play([Reply("", [READ]), long]).stops == ["context"]
+    with pytest.raises(ConfigError, match="very first message does not fit the model's context"):
+        play([long])

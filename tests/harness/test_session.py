@@ -15,7 +15,7 @@ from proofs import one_of_each
 from pydantic import ValidationError
 
 from etude.environments.base import Sandbox
-from etude.errors import ContextOverflow, DeadlineExceeded, SandboxError
+from etude.errors import ConfigError, ContextOverflow, DeadlineExceeded, SandboxError
 from etude.harness.config import HarnessConfig
 from etude.harness.dialogue import TokenDialogue
 from etude.harness.events import EventLog
@@ -193,19 +193,34 @@ def test_limits_on_tokens_and_context_stop_a_session(play: Run, chat: ChatRender
 
     opening, seen = len(sampler.requests[0].prompt_ids), len(chat.observation(render_results(["y = 2\n"])))
     fits = opening + own + seen + 16
-    for room, turns in ((opening + 15, 0), (opening + 16, 1), (fits - 1, 1), (fits, 2)):
+    for room, turns in ((opening + 16, 1), (fits - 1, 1), (fits, 2)):
         result = play(Recorder([read] * 9, chat), replace(LIMITS, max_context_tokens=room))
         assert (result.stop, result.usage["turns"]) == ("context", turns)
         assert len(result.segments[0].token_ids) <= room
+    with pytest.raises(ConfigError, match=f"no room for a single turn: the prompt takes {opening} of the context's"):
+        play(Recorder([read] * 9, chat), replace(LIMITS, max_context_tokens=opening + 15))
 
 
-def test_a_sampler_may_find_that_the_context_is_full(play: Run) -> None:
+@pytest.mark.parametrize("turns", [0, 1])
+def test_a_sampler_may_find_that_the_context_is_full(play: Run, chat: ChatRenderer, turns: int) -> None:
+    """Before the first turn it is no agent's failure, and no session at all."""
+
     class Full:
-        async def sample(self, request: SampleRequest) -> Completion:
-            raise ContextOverflow("full")
+        script = ScriptedSampler(_script([render_call("list_dir", {})] * turns), chat)
+        asked = 0
 
+        async def sample(self, request: SampleRequest) -> Completion:
+            self.asked += 1
+            if self.asked > turns:
+                raise ContextOverflow("full")
+            return await self.script.sample(request)
+
+    if not turns:
+        with pytest.raises(ConfigError, match=r"does not fit the model's context: full\. .*limits\.max_context_tokens"):
+            play(Full())
+        return
     result = play(Full())
-    assert result.stop == "context" and result.usage["turns"] == 0 and not result.segments[0].sampled.any()
+    assert result.stop == "context" and result.usage["turns"] == 1
 
 
 def test_waiting_for_the_model_is_not_the_policys_time(play: Run, chat: ChatRenderer) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from etude.rollouts.controller import Controller
 from etude.rollouts.faults import RestartBudgetSpent, restarts_of
 from etude.rollouts.ledger import GroupLedger
 from etude.rollouts.loop import train
+from etude.rollouts.session import RolloutRequest
 from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import TaskStream, of_family
+from etude.tasks.ladder import ladder_task
 
 sys.path.append(str(Path(__file__).parents[1] / "e2e"))
 from small import ROOT, SMALL
@@ -178,5 +181,16 @@ def test_a_bug_in_what_goes_on_beside_the_loop_ends_the_run_and_is_named(tmp_pat
             controller.stats.swapped = broken
         with pytest.raises(EtudeError, match=rf"{bug} .* failed: KeyError\('a bug'\)"):
             await train(controller)
+
+    controlled(tmp_path / "run", scenario)
+
+
+def test_limits_of_a_task_beyond_the_models_context_are_the_contexts(tmp_path):
+    async def scenario(controller):
+        cluster, task = controller.cluster, ladder_task(1, "train", 0)
+        wide = replace(task, limits=replace(task.limits, max_context_tokens=32_768, max_sampled_tokens=16_384))
+        kept = cluster.evaluated.directory
+        sample = await cluster.play_and_judge(RolloutRequest("g0/0", "g0", wide, 0, kept=kept, checkpoint_s=None))
+        assert sample.usage.get("turns", 0) > 0, sample.outcome
 
     controlled(tmp_path / "run", scenario)

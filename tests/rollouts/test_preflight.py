@@ -1,0 +1,39 @@
+"""What a run cannot have is one sentence before any process of it starts."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from etude.config import load_recipe
+from etude.errors import ConfigError
+from etude.rollouts.config import RunConfig
+from etude.rollouts.preflight import preflight
+from etude.tasks.harbor import write_task
+from etude.tasks.ladder import ladder_task
+
+ROOT = Path(__file__).parents[2]
+
+
+def recipe(*sets):
+    return load_recipe(ROOT / "recipes/quickstart.toml", RunConfig, sets)
+
+
+def refused(directory, *sets):
+    with pytest.raises(ConfigError) as error:
+        asyncio.run(preflight(recipe(*sets), directory))
+    return str(error.value)
+
+
+def test_a_task_without_room_for_one_turn_in_the_models_context(tmp_path):
+    task = ladder_task(1, "train", 0)
+    limits = replace(task.limits, max_context_tokens=32_768)
+    write_task(replace(task, instruction="Mend it. " * 600, limits=limits), tmp_path / "long")
+    said = refused(tmp_path, f'rollouts.tasks=["{tmp_path / "long"}"]', "rollouts.rungs=")
+    assert said.startswith(f"{task.id}: no room for a single turn: the prompt takes ") and "context's 1024" in said
+
+
+def test_a_summary_that_leaves_no_room_for_a_turn(tmp_path):
+    said = refused(tmp_path, "harness.summary.trigger_tokens=700", "harness.summary.max_tokens=900")
+    assert "no room for a single turn" in said and "harness.summary.max_tokens" in said
