@@ -70,8 +70,6 @@ concurrency = 4
 rungs = [1]
 max_steps = 3
 max_minutes = 60.0
-[trainer]
-router_replay = false
 [trainer.optimizer]
 name = "adamw"
 lr = 1e-6

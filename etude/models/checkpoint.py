@@ -126,9 +126,9 @@ def check_checkpoint(directory: Path) -> ModelConfig:
     return config
 
 
-def context_of(directory: Path) -> int:
-    """The longest context that the model of a checkpoint takes, by its config alone."""
-    return _read_config(directory)[1].max_context
+def shape_of(directory: Path) -> ModelConfig:
+    """The shape of a checkpoint's model by its config alone."""
+    return _read_config(directory)[1]
 
 
 def family_of(config: ModelConfig) -> Family:

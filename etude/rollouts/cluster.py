@@ -65,9 +65,9 @@ class Cluster:
     """The workers of a run. Make one with `Cluster.start`."""
 
     def __init__(self, config: RunConfig, directory: Path, sandboxes: Launched | None) -> None:
-        from etude.models.checkpoint import context_of  # torch, which preflight has loaded by now
+        from etude.models.checkpoint import shape_of  # torch, which preflight has loaded by now
 
-        self.config, self.sandboxes, self.context = config, sandboxes, context_of(config.model.path)
+        self.config, self.sandboxes, self.model = config, sandboxes, shape_of(config.model.path)
         store = config.store_of(directory)
         self.restarts = Restarts(config.faults, directory / "metrics.jsonl")
         self.fleet = Fleet(config, store, self.restarts)
@@ -135,7 +135,9 @@ class Cluster:
         told how far it is. The request must say where it is kept. No context is longer than the model's own.
         """
         self.fleet.raise_if_failed()
-        request = replace(request, task=replace(request.task, limits=request.task.limits.within(self.context)))
+        request = replace(
+            request, task=replace(request.task, limits=request.task.limits.within(self.model.max_context))
+        )
         sample = await self._played(request, moved)
         if sample is None or sample.outcome != VERDICT_PENDING:
             return sample

@@ -39,8 +39,6 @@ async def preflight(config: RunConfig, directory: Path) -> None:
     """Raises the error that the run would have ended with, before it begins."""
     if isinstance(config.environment, ClusterConfig) != (config.cluster is not None):
         raise ConfigError("cluster: goes with environment.kind = 'cluster': give both, or neither")
-    if config.trainer.router_replay and not getattr(config.engine, "routes", True):
-        raise ConfigError("trainer.router_replay: the engine gives no routes to replay; set engine.routes or neither")
     if config.model.expert_format != "plain" and config.engine.kind != "etude":
         raise ConfigError("model.expert_format: only Etude's own engine serves the codes that the trainer holds")
     if config.trainer.credit.needs_segments and config.harness.summary is None:
@@ -48,6 +46,10 @@ async def preflight(config: RunConfig, directory: Path) -> None:
     _import_named(config)
     places_of(config)
     shape, chat = _model(config.model)
+    if config.trainer.replays(shape) and not getattr(config.engine, "routes", True):
+        raise ConfigError(
+            "trainer.router_replay: the engine gives no routes to replay; set engine.routes, or router_replay = false"
+        )
     _room(directory)
     tasks = read_tasks(config.rollouts.tasks) if config.rollouts.tasks else []
     _room_for_a_turn(config, shape, chat, tasks)

@@ -1,11 +1,17 @@
 """What a run must have used by its end: every feature that its recipe enables counts its own use, and zero is an error.
 
-Owns which counters those are. Counts nothing itself; `stats.prove_use` looks at them. Pure functions of a recipe.
+Owns which counters those are. Counts nothing itself; `stats.prove_use` looks at them. Pure functions of a recipe and
+its model's shape.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from etude.rollouts.config import RunConfig
+
+if TYPE_CHECKING:
+    from etude.models.config import ModelConfig
 
 ALWAYS = (
     "tool_calls", "deltas_published", "delta_bytes_published", "deltas_applied", "roots_verified",
@@ -15,23 +21,23 @@ ENOUGH_STEPS = 10
 changes; in a shorter run that is chance."""
 
 
-def used(config: RunConfig, steps: int, restored: bool) -> list[str]:
+def used(config: RunConfig, model: ModelConfig, steps: int, restored: bool) -> list[str]:
     """Counters that a run of so many steps leaves at more than zero. `restored`: it went on from a life that was
     killed, with whose engines their last counts are lost.
     """
     enough = steps >= ENOUGH_STEPS
     of_engine = config.engine.features if enough or not restored else []
-    return [*used_at_once(config), *of_engine, *(used_in_time(config) if enough else [])]
+    return [*used_at_once(config, model), *of_engine, *(used_in_time(config) if enough else [])]
 
 
-def used_at_once(config: RunConfig) -> list[str]:
+def used_at_once(config: RunConfig, model: ModelConfig) -> list[str]:
     """By however short a run."""
     masked, low_precision = config.trainer.credit.mask_summaries, config.model.expert_format != "plain"
     summarised = config.harness.summary is not None
     wanted = {
         # in a trail each call needs the answer of the one before; and what somebody's own tasks want, nobody knows
         "parallel_turns": config.rollouts.family != "trail" and not config.rollouts.tasks,
-        "routes_given": config.trainer.router_replay,
+        "routes_given": config.trainer.replays(model),
         "low_precision_rows_trained": low_precision,
         "low_precision_rows_sampled": low_precision,
         "summaries": summarised,

@@ -271,7 +271,7 @@ class Run:
     ) -> dict[str, Any]:
         engine = (await self.cluster.stats())["engine"]
         restored = bool(self.stats.counters["samples_restored"])
-        counters = self.stats.prove_use(used(self.config, training["steps"], restored), engine)
+        counters = self.stats.prove_use(used(self.config, self.cluster.model, training["steps"], restored), engine)
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp,
             **{name: training[name] for name in KEPT},
@@ -308,8 +308,7 @@ def _claim(directory: Path, config: RunConfig, resume: bool) -> None:
     if resume:
         if not path.exists():
             raise ConfigError(f"{directory}: no run to resume here; start one without --resume")
-        idle = config.all_idle()
-        if _without(idle, json.loads(path.read_text())) != _without(idle, recipe):
+        if _meaning(config, json.loads(path.read_text())) != _meaning(config, recipe):
             raise ConfigError(
                 f"{directory}: was started with another recipe; resume with that one ({path}) or start anew"
             )
@@ -318,6 +317,15 @@ def _claim(directory: Path, config: RunConfig, resume: bool) -> None:
         raise ConfigError(f"{directory}: holds a run already; go on with --resume, or choose another --out")
     directory.mkdir(parents=True, exist_ok=True)
     _write(path, recipe)
+
+
+def _meaning(config: RunConfig, recipe: dict[str, Any]) -> dict[str, Any]:
+    """A dumped recipe less the keys that change nothing in this config. An earlier version had `true` where the model
+    now says whether routes are replayed."""
+    meaning = _without(config.all_idle(), recipe)
+    if meaning["trainer"]["router_replay"] is None:
+        meaning["trainer"]["router_replay"] = True
+    return meaning
 
 
 def _without(paths: set[str], table: dict[str, Any], above: str = "") -> dict[str, Any]:

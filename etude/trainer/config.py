@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from etude.config import Config
 from etude.errors import ConfigError
 from etude.plugins import named
+
+if TYPE_CHECKING:
+    from etude.models.config import ModelConfig
 
 
 class OptimizerConfig(Config):
@@ -253,8 +256,9 @@ class TrainerConfig(Config):
     loss: LossConfig = LossConfig()
     advantages: AdvantageConfig = AdvantageConfig()
     credit: CreditConfig = CreditConfig()
-    router_replay: bool = True
-    """Train each token with the experts that its sampler chose for it, where they are plausible."""
+    router_replay: bool | None = None
+    """Train each token with the experts that its sampler chose for it, where they are plausible. None: where the model
+    has routers."""
     replay_margin: float = 4.0
     """Plausibility filter: how far, in router logits, a replayed expert may lie below the router's own last choice."""
     warmup_steps: int = 0
@@ -280,7 +284,13 @@ class TrainerConfig(Config):
     batch of fewer pieces (`piece_tokens`) than ranks leaves some of them idle."""
 
     def idle(self) -> dict[str, str]:
-        return {} if self.router_replay else {"replay_margin": "with router_replay = false"}
+        return {"replay_margin": "with router_replay = false"} if self.router_replay is False else {}
+
+    def replays(self, model: ModelConfig) -> bool:
+        """Whether routes are replayed with this model. Raises ConfigError where they are to be and it has none."""
+        if self.router_replay and not model.moe_layers:
+            raise ConfigError("trainer.router_replay: the model has no routers to replay; leave the key out")
+        return self.router_replay is not False and bool(model.moe_layers)
 
     @property
     def features(self) -> tuple[str, ...]:

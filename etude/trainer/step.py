@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from etude.engine.served import export_served
-from etude.errors import ConfigError, EtudeError
+from etude.errors import EtudeError
 from etude.models.attention import PackedAttention
 from etude.models.decoder import Decoder, DecoderOutput
 from etude.models.state import round_to_bf16
@@ -68,8 +68,7 @@ class Trainer:
         """`temperature` is the sampler's: log-probabilities are compared at the temperature they were sampled at. With
         `ranks`, the work on a batch's pieces is shared among them.
         """
-        if config.router_replay and not decoder.config.moe_layers:
-            raise ConfigError("trainer.router_replay: the model has no routers to replay; set it to false")
+        self.replays = config.replays(decoder.config)
         torch.set_num_threads(config.threads)
         self.config, self.temperature, self.ranks = config, temperature, ranks
         self.policy = decoder
@@ -93,7 +92,7 @@ class Trainer:
         that the version trained on sampled alone, and over those the parity check recomputed with an older one (None
         without any). `max_abs_drift` is the largest of all by the weights trained: it holds what the policy has learnt.
         """
-        if self.config.router_replay:
+        if self.replays:
             require_routes(batch, self.policy.config)
         shares_M = torch.from_numpy(shares_of(batch, self.config.loss))
         sums: Counter[str] = Counter(reshared=reshared_tokens(batch, shares_M.numpy(), self.config.loss))
@@ -137,7 +136,7 @@ class Trainer:
         return self.ranks.run_pieces(pieces, work, list(self.policy.parameters()))
 
     def _piece(self, piece: Batch, shares_M: Tensor) -> tuple[LossTerms, float, dict[str, float]]:
-        replay = replayed_routes(piece) if self.config.router_replay else None
+        replay = replayed_routes(piece) if self.replays else None
         output, logprobs, logps = self._forward(self.policy, piece, replay)
         with torch.set_grad_enabled(self.config.loss.trains_entropy):  # a graph would hold [S, V] twice more
             entropies = -(logprobs.exp() * logprobs).sum(-1)
@@ -194,7 +193,7 @@ class Trainer:
         if selected is None:
             return np.zeros(0, np.float32)
         piece, version = selected
-        replay = replayed_routes(piece) if self.config.router_replay else None
+        replay = replayed_routes(piece) if self.replays else None
         logps = self._forward(self.parity_check.decoder(version, self.policy), piece, replay)[2]
         return np.abs(logps.numpy() - piece.behaviour_logprobs[piece.loss_mask])
 

@@ -66,6 +66,7 @@ def test_a_run_that_an_earlier_version_began_is_gone_on_with(tmp_path):
     )
     written = lockstep.model_dump(mode="json")
     written["groups"] |= {"straggler_s": 5.0, "window_share": 1.0}
+    written["trainer"]["router_replay"] = True  # before the model had a say in it
     (tmp_path / "recipe.json").write_text(json.dumps(written))
     changes = [["groups.max_staleness=2", "rollouts.concurrency=3"], ["groups.straggler_s = 4"]]
     (tmp_path / "changes.jsonl").write_text("".join(json.dumps({"set": each, "at": 1.0}) + "\n" for each in changes))

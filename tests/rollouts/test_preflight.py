@@ -8,6 +8,10 @@ import pytest
 
 from etude.config import load_recipe
 from etude.errors import ConfigError
+from etude.models.checkpoint import save_checkpoint
+from etude.models.config import ModelConfig
+from etude.models.decoder import Decoder
+from etude.models.tokenizer import load_tokenizer
 from etude.rollouts.config import RunConfig
 from etude.rollouts.preflight import preflight
 from etude.tasks.harbor import write_task
@@ -37,3 +41,15 @@ def test_a_task_without_room_for_one_turn_in_the_models_context(tmp_path):
 def test_a_summary_that_leaves_no_room_for_a_turn(tmp_path):
     said = refused(tmp_path, "harness.summary.trigger_tokens=700", "harness.summary.max_tokens=900")
     assert "no room for a single turn" in said and "harness.summary.max_tokens" in said
+
+
+def test_replay_of_a_model_without_routers(tmp_path):
+    """Said before an engine has come up, and only where the recipe asks for it."""
+    decoder = Decoder(
+        ModelConfig(vocab_size=1024, width=32, layers=1, heads=2, kv_heads=1, head_width=16, experts=0, dense_width=32)
+    )
+    decoder.initialise(0)
+    save_checkpoint(decoder, tmp_path / "dense", load_tokenizer(ROOT / "models/etude-tiny"))
+    dense = f"model.path={tmp_path / 'dense'}"
+    asyncio.run(preflight(recipe(dense), tmp_path))
+    assert "no routers to replay" in refused(tmp_path, dense, "trainer.router_replay=true")

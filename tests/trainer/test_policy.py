@@ -142,6 +142,7 @@ def test_a_model_without_routers_learns_without_replay_and_refuses_it():
     rewards, metrics = zip(*(train_on(trainer, rng) for _ in range(25)), strict=True)
     assert np.mean(rewards[:3]) < 0.5 < 0.85 < np.mean(rewards[-3:])
     assert metrics[0]["max_abs_dlogp"] < 1e-4
+    assert not policy(DENSE, router_replay=None).replays and policy(router_replay=None).replays
     with pytest.raises(ConfigError, match="router_replay"):
         policy(DENSE, router_replay=True)
 
