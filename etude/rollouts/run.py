@@ -28,7 +28,7 @@ from etude.rollouts.faults import restarts_of
 from etude.rollouts.fleet import FLEET
 from etude.rollouts.ledger import GroupLedger
 from etude.rollouts.lines import append
-from etude.rollouts.live import Changes, ControlSocket
+from etude.rollouts.live import SOCKET, Changes, ControlSocket
 from etude.rollouts.loop import train
 from etude.rollouts.operator import Operator
 from etude.rollouts.preflight import preflight
@@ -301,22 +301,33 @@ def journal_of(directory: Path) -> Callable[[Slot, State | None], None]:
 
 def _claim(directory: Path, config: RunConfig, resume: bool) -> None:
     """A fresh directory for a fresh run, the same recipe for a resumed one, but for keys that change nothing in it: an
-    earlier version wrote down what it was given of them.
+    earlier version wrote down what it was given of them. One in which nothing has begun is fresh, whatever recipe was
+    to be run there.
     """
     path = directory / "recipe.json"
     recipe = config.model_dump(mode="json")
     if resume:
         if not path.exists():
             raise ConfigError(f"{directory}: no run to resume here; start one without --resume")
-        if _meaning(config, json.loads(path.read_text())) != _meaning(config, recipe):
+        if _is_begun(directory) and _meaning(config, json.loads(path.read_text())) != _meaning(config, recipe):
             raise ConfigError(
                 f"{directory}: was started with another recipe; resume with that one ({path}) or start anew"
             )
-        return
-    if path.exists():
+        if _is_begun(directory):
+            return
+    elif path.exists() and _is_begun(directory):
         raise ConfigError(f"{directory}: holds a run already; go on with --resume, or choose another --out")
     directory.mkdir(parents=True, exist_ok=True)
     _write(path, recipe)
+
+
+def _is_begun(directory: Path) -> bool:
+    """Whether anything was made there: a start that came to nothing leaves its recipe, and the lock of a trainer in
+    front of a store that is empty. A store elsewhere cannot be seen from here."""
+    left = {"recipe.json", SOCKET}
+    if json.loads((directory / "recipe.json").read_text()).get("store") is None:
+        left.add("trainer.lock")
+    return any(not path.is_dir() and str(path.relative_to(directory)) not in left for path in directory.rglob("*"))
 
 
 def _meaning(config: RunConfig, recipe: dict[str, Any]) -> dict[str, Any]:

@@ -83,9 +83,39 @@ def test_a_run_is_not_gone_on_with_by_another_recipe(tmp_path, change):
         ["rollouts.schedule=lockstep", "groups.straggler_s=", "groups.window_share=", "rollouts.by_difficulty=false"],
     )
     Run(lockstep, tmp_path, resume=False)
+    (tmp_path / "metrics.jsonl").touch()
     Run(lockstep, tmp_path, resume=True)
     with pytest.raises(ConfigError, match="was started with another recipe"):
         Run(overridden(lockstep, [change]), tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_start_that_came_to_nothing_keeps_no_directory_from_the_next(tmp_path, resume):
+    other = overridden(RECIPE, ["seed=1"])
+    Run(RECIPE, tmp_path, resume=False)
+    (tmp_path / "weights/versions").mkdir(parents=True)
+    (tmp_path / "trainer.lock").touch()
+    Run(other, tmp_path, resume=resume)
+    assert json.loads((tmp_path / "recipe.json").read_text())["seed"] == 1
+
+
+@pytest.mark.parametrize("made", ["metrics.jsonl", "weights/versions/00000000/manifest", "evaluation-base.json"])
+def test_a_directory_in_which_something_was_made_is_not_claimed_again(tmp_path, made):
+    Run(RECIPE, tmp_path, resume=False)
+    (tmp_path / made).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / made).touch()
+    with pytest.raises(ConfigError, match="holds a run already"):
+        Run(RECIPE, tmp_path, resume=False)
+    with pytest.raises(ConfigError, match="was started with another recipe"):
+        Run(overridden(RECIPE, ["seed=1"]), tmp_path, resume=True)
+
+
+def test_what_a_store_elsewhere_holds_is_not_lost_either(tmp_path):
+    with_store = overridden(RECIPE, ["store=s3://bucket/runs"])
+    Run(with_store, tmp_path, resume=False)
+    (tmp_path / "trainer.lock").touch()
+    with pytest.raises(ConfigError, match="holds a run already"):
+        Run(with_store, tmp_path, resume=False)
 
 
 def test_every_live_key_is_one_of_a_recipe():
