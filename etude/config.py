@@ -78,7 +78,7 @@ def load_recipe(path: Path | None, schema: type[C], overrides: Sequence[str] = (
 
     Raises ConfigError naming the file and the path of the first wrong key.
     """
-    return parse(_read(path, overrides, schema), schema, origin=str(path or "defaults"))
+    return parse(_read(path, overrides, schema), schema, str(path or "defaults"), overrides)
 
 
 def load_part(path: Path, schema: type[C], overrides: Sequence[str] = ()) -> C:
@@ -86,7 +86,7 @@ def load_part(path: Path, schema: type[C], overrides: Sequence[str] = ()) -> C:
     not load what the rest describes.
     """
     raw = {key: value for key, value in _read(path, overrides).items() if key in schema.model_fields}
-    return parse(raw, schema, origin=str(path))
+    return parse(raw, schema, str(path), overrides)
 
 
 def overridden(config: C, overrides: Sequence[str]) -> C:
@@ -119,13 +119,25 @@ def _read(path: Path | None, overrides: Sequence[str], schema: type[Config] | No
     return raw
 
 
-def parse(raw: dict[str, Any], schema: type[C], origin: str) -> C:
-    """Validate a plain dictionary; errors are reported one line a key, with the key's dotted path."""
+def parse(raw: dict[str, Any], schema: type[C], origin: str, overrides: Sequence[str] = ()) -> C:
+    """Validate a plain dictionary; errors are reported one line a key, with the key's dotted path, after where the key
+    comes from: `origin`, or the override that has set it.
+    """
     try:
         return schema.model_validate(raw)
     except ValidationError as error:
-        lines = [_explain(item, schema) for item in _errors(error)]
-        raise ConfigError(f"{origin}: " + "; ".join(dict.fromkeys(lines))) from None
+        lines = dict.fromkeys(_explain(item, schema) for item in _errors(error))
+        by_set = [line for line in lines if _is_set(line, overrides)]
+        of_origin = "; ".join(line for line in lines if line not in by_set)
+        said = [f"--set {line}" for line in by_set] + ([f"{origin}: {of_origin}"] if of_origin else [])
+        raise ConfigError("; ".join(said)) from None
+
+
+def _is_set(line: str, overrides: Sequence[str]) -> bool:
+    """Whether an override gave the key that a line begins with, a table above it or a key below."""
+    wrong = line.partition(": ")[0].partition(" = ")[0].split(".")
+    given = (override.partition("=")[0].strip().split(".") for override in overrides)
+    return any(all(one == other for one, other in zip(key, wrong, strict=False)) for key in given)
 
 
 def _apply_override(raw: dict[str, Any], override: str, schema: type[Config] | None) -> None:

@@ -19,7 +19,7 @@ def refused(*sets, recipe=QUICKSTART, schema=RunConfig):
     with pytest.raises(ConfigError) as error:
         load_recipe(recipe, schema, sets)
     assert not [words for words in PYDANTIC if words in str(error.value)]
-    return str(error.value).removeprefix(f"{recipe}: ")
+    return str(error.value).removeprefix(f"{recipe}: ").removeprefix("--set ")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_is_wrong_is_said_in_our_words(sets, said):
 
 def test_the_key_of_one_entry_of_many_is_named():
     sets = ["endpoint.url=http://a/v1", "endpoint.model=m", "prices.m.inputs=1"]
-    assert "; prices.m.inputs: unknown key (did you mean input?)" in refused(*sets, recipe=None, schema=AgentConfig)
+    assert "prices.m.inputs: unknown key (did you mean input?)" in refused(*sets, recipe=None, schema=AgentConfig)
 
 
 @pytest.mark.parametrize(
@@ -112,3 +112,18 @@ def test_a_recipe_that_names_no_model_finds_the_shipped_one_in_any_directory(tmp
     assert (model / "model.safetensors").is_file()
     [key] = [key for key in keys_of(RunConfig) if key.path == "model.path"]
     assert key.usual == '"…/etude-tiny"', "a page says nothing of this machine"
+
+
+def test_an_error_is_blamed_on_what_has_set_the_key(tmp_path):
+    """The file is right, and whoever looks there finds nothing."""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('name = "x"\nseeds = 1\n[trainer.loss]\nmask = "tv"\n')
+    with pytest.raises(ConfigError) as error:
+        load_recipe(recipe, RunConfig, ["trainer.ranks=0", "groups.sizes=4", "trainer.loss.band=3"])
+    said = str(error.value)
+    for words in ("--set trainer.ranks: ", "--set groups.sizes: unknown key", "--set trainer.loss.band = 3.0: "):
+        assert words in said
+    assert f"; {recipe}: seeds: unknown key" in said and said.count("--set") == 3
+    recipe.write_text('name = "x"\n')
+    with pytest.raises(ConfigError, match=r"^--set trainer\.ranks: "):
+        load_recipe(recipe, RunConfig, ["trainer={ranks=0}"])
