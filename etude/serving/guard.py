@@ -2,7 +2,8 @@
 
 Owns the checks made before any request is looked at. A web page that a user of this machine opens can make the browser
 send requests here; it has no token, its Origin is refused, and a name of its own that it points at this address (DNS
-rebinding) is refused by the Host check.
+rebinding) is refused by the Host check. Whoever watches over processes may ask without a token whether the server is
+well, and is told no more than that.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from etude.serving.wire import Answer, Denied, denial
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{0,5})?")
+_PROBES = frozenset({"/health", "/ready"})
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 
 
@@ -43,15 +45,19 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            self._check(scope, Headers(scope=scope))
+            known = self._check(scope, Headers(scope=scope))
         except Denied as error:
             answer = self._refusal(error)
             told = {"Connection": "close"} if error.kind == "malformed" else None  # nobody knows where the next begins
             await Response(answer.body, answer.status, told, media_type="application/json")(scope, receive, send)
             return
-        await self._app(scope, self._limited(receive), send)
+        if known:
+            await self._app(scope, self._limited(receive), send)
+        else:
+            await self._app(scope, _nothing, _status_alone(scope, send))
 
-    def _check(self, scope: Scope, headers: Headers) -> None:
+    def _check(self, scope: Scope, headers: Headers) -> bool:
+        """Whether the token was given; only probes do without. Raises Denied."""
         if "transfer-encoding" in headers and ("content-length" in headers or scope["http_version"] == "1.0"):
             raise Denied("malformed", "Transfer-Encoding: a proxy may see another end of it; send its length alone")
         host = headers.get("host", "")
@@ -63,13 +69,15 @@ class Guard:
         given = ", ".join(headers.getlist("authorization")).encode("latin-1")  # what several are the same as
         if not given and (key := headers.getlist("x-api-key")):
             given = f"Bearer {', '.join(key)}".encode("latin-1")  # as Anthropic's clients send it
-        if not hmac.compare_digest(given, self._expected):
+        known = bool(given) or scope["path"] not in _PROBES or scope["method"] != "GET"
+        if known and not hmac.compare_digest(given, self._expected):
             raise Denied("unauthorized", "send the server's token: `Authorization: Bearer TOKEN`, from its token file")
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > self._max_body:
             raise self._too_large()
         if _CONTROL.search(scope["path"]):  # `$` in a route's pattern also stands before a last newline
             raise Denied("no_route", f"{scope['path'][:200]!r}: no route has control characters in it")
+        return known
 
     def _limited(self, receive: Receive) -> Receive:
         taken = 0
@@ -86,6 +94,23 @@ class Guard:
 
     def _too_large(self) -> Denied:
         return Denied("too_large", f"a body may have at most {self._max_body} bytes; send it in parts")
+
+
+async def _nothing() -> Message:
+    """The body of a request that has none."""
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def _status_alone(scope: Scope, send: Send) -> Send:
+    """Sends an answer's status, and nothing else of it."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            body = b'{"status":"ok"}' if status < 400 else b'{"status":"unavailable"}'
+            await Response(body, status, media_type="application/json")(scope, _nothing, send)
+
+    return sending
 
 
 def _name_in(host: str) -> str:

@@ -198,6 +198,10 @@ class Routes:
             raise MissingObject(f"{prefix[:200]!r}: no objects of a chain lie there")
         return self._counted(_json(await self._relay.listing(prefix)))
 
+    @answers(Operation("/health", "get", "Whether requests are answered", ("status",)))
+    async def health(self, request: Request) -> Response:
+        return _json({"status": "ok"})
+
     @answers(Operation("/metrics", "get", "Figures for Prometheus", answer="text"))
     async def metrics(self, request: Request) -> Response:
         return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")

@@ -204,13 +204,30 @@ def test_only_who_has_the_token_comes_in(server):
         ("Origin", "https://evil.example", 403, "forbidden"),
     ):
 
-        async def scenario(http, status=status, code=code):
-            for method, path in (("GET", "/health"), ("GET", "/metrics"), ("POST", CHAT), ("GET", "/nothing")):
+        async def scenario(http, value=value, status=status, code=code):
+            routes = [("POST", "/health"), ("GET", "/metrics"), ("POST", CHAT), ("GET", "/nothing")]
+            for method, path in (*routes, ("GET", "/health")) if value else routes:
                 answer = await http.request(method, path)
                 refused(answer, status, code)
                 assert TOKEN not in answer.text
 
         over(server, scenario, **{header: value})
+
+
+def test_whoever_watches_over_processes_learns_the_status_without_a_token_and_no_more(server, monkeypatch):
+    """As Kubernetes and load balancers ask. With the token the answer is whole."""
+
+    async def scenario(http):
+        return [await http.get(path) for path in ("/health", "/ready")]
+
+    def told(**headers):
+        return [(answer.status_code, answer.json()) for answer in over(server, scenario, **headers)]
+
+    assert told(Authorization="") == [(200, {"status": "ok"})] * 2
+    assert told()[0] == (200, {"status": "ok", "paused": False})
+    monkeypatch.setattr(server.service, "draining", True)
+    assert told(Authorization="") == [(503, {"status": "unavailable"})] * 2
+    assert [body["error"]["code"] for _, body in told()] == ["draining"] * 2
 
 
 @pytest.mark.parametrize(

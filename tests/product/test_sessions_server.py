@@ -292,13 +292,15 @@ def test_who_may_come_in_and_what_is_refused(root: Path) -> None:
         health = f"{here.url}/health"
         bearer = {"Authorization": f"Bearer {here.token}"}
         for headers, status in [
-            ({}, 401),
             ({"Authorization": "Bearer wrong"}, 401),
             ({**bearer, "Host": "evil.example"}, 403),
             ({**bearer, "Origin": "https://evil.example"}, 403),
             (bearer, 200),
         ]:
             assert httpx2.get(health, headers=headers, trust_env=False).status_code == status
+        probed = httpx2.get(health, trust_env=False)
+        assert (probed.status_code, probed.json()) == (200, {"status": "ok"})
+        assert httpx2.get(f"{here.url}/sessions", trust_env=False).status_code == 401
         assert here.url.startswith("http://127.0.0.1:") and (root / "home/token").stat().st_mode & 0o77 == 0
         refused = [
             ("POST", "/sessions", {"directory": "project"}, 400),

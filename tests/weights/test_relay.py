@@ -130,6 +130,11 @@ def test_a_site_fetches_each_block_once(s3: S3Server, site: Site) -> None:
         assert relay.figures()["brought"] <= 5  # manifests: whether they still stand it asks anew
 
 
+def test_whoever_watches_over_a_relay_needs_no_token(site: Site) -> None:
+    with site.running(), urllib.request.urlopen(f"{site.url}/health", timeout=30) as answer:
+        assert (answer.status, json.loads(answer.read())) == (200, {"status": "ok"})
+
+
 def test_who_may_read(s3: S3Server, site: Site, tmp_path: Path) -> None:
     publish(s3, 1)
     with site.running():
