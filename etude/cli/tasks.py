@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_generate(actions.add_parser("generate", help="make tasks of a repository as it is, or of the ladder"))
     validate = actions.add_parser("validate", help="the solution must score 1, doing nothing 0, again and again")
-    validate.add_argument("tasks", type=Path, nargs="+", help="Harbor task directories")
+    validate.add_argument(
+        "tasks", type=Path, nargs="+", metavar="DIR", help="Harbor task directories, or directories of such"
+    )
     mine = actions.add_parser("mine", help="make tasks of a git repository's commits; run again to go on")
     mine.add_argument("repository", metavar="REPO", help="a directory of it, or the URL to clone it from")
     mine.add_argument("--out", type=Path, required=True, help="directory that gets the tasks, a journal and a report")
@@ -168,12 +170,13 @@ async def _unpack(options: argparse.Namespace) -> int:
 
 async def _validate(options: argparse.Namespace) -> int:
     from etude.rewards.validate import validate
-    from etude.tasks.harbor import read_task
+    from etude.tasks.harbor import read_task, task_directories
     from etude.tasks.mined.environment import default_root
     from etude.tasks.mined.shown import install_missing
     from etude.tasks.verifiers import unasked_tests
 
-    tasks, root = {str(path): read_task(path) for path in options.tasks}, options.environments or default_root()
+    paths = [path for directory in options.tasks for path in task_directories(directory)]
+    tasks, root = {str(path): read_task(path) for path in paths}, options.environments or default_root()
     await install_missing(tasks.values(), root=root)
     backend = _open(root, options.limits)
     try:

@@ -282,7 +282,7 @@ def read_task(directory: Path) -> Task:
 def read_tasks(directories: Sequence[Path]) -> list[Task]:
     """Of task directories and directories of such, in order of their names. Raises ConfigError where there is none, or
     two have one id."""
-    tasks = [read_task(path) for directory in directories for path in _task_directories(directory)]
+    tasks = [read_task(path) for directory in directories for path in task_directories(directory)]
     refuse_duplicate_ids(tasks)
     return tasks
 
@@ -293,7 +293,8 @@ def refuse_duplicate_ids(tasks: Sequence[Task]) -> None:
         raise ConfigError(f"tasks: {twice[0]} is there twice; a task's id must be its own")
 
 
-def _task_directories(directory: Path) -> list[Path]:
+def task_directories(directory: Path) -> list[Path]:
+    """The directory itself where it is a task's, else those of tasks in it. Raises ConfigError where there is none."""
     if (directory / "task.toml").is_file():
         return [directory]
     if not directory.is_dir():
