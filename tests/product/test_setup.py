@@ -21,6 +21,7 @@ from etude.product.config import load_agent
 from etude.product.setup.found import candidates
 from etude.product.setup.written import text_of
 
+MODEL = Path(__file__).parents[2] / "models/etude-tiny"
 CALL = ("read_file", {"path": "README.md"})
 GIVEN = re.compile(r"OPENAI|ANTHROPIC|XDG|TERM$|NO_COLOR|ETUDE_HOME")
 
@@ -190,3 +191,17 @@ def test_the_file_says_in_comments_what_else_there_is(here: Here) -> None:
     here.file.write_text(re.sub(r"(?m)^# ([a-z\[])", r"\1", text_of(endpoint, None)))
     config = load_agent(here.file, ())
     assert config.prices['odd"name\\'].input == 0.3 and config.endpoint.calls == "text", "every comment is a key"
+
+
+def test_the_token_of_ones_own_server_is_found_wherever_it_listens(here: Here) -> None:
+    """It is the very server that `etude init` would find by itself on its usual port."""
+    command = [sys.executable, "-m", "etude.cli.main", "serve", str(MODEL), "--set", "port=0"]
+    with subprocess.Popen(command, env=here.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+        try:
+            assert server.stdout is not None
+            found = next(match for line in server.stdout if (match := re.search(r"at (http://\S+/v1); token in", line)))
+            done = here.etude("init", "--endpoint", found[1])
+            assert done.returncode == 0, done.stderr
+            assert here.written["endpoint"]["key_file"] == str(here.root / "home/engine/token")  # ty: ignore
+        finally:
+            server.terminate()

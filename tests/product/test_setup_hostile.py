@@ -16,7 +16,8 @@ from scripted_openai import ScriptedServer
 from test_setup import Here
 
 from etude.host.sockets import listening
-from etude.product.setup.found import candidates
+from etude.product.setup.ask import Given
+from etude.product.setup.found import candidates, looked_at
 
 KEY = "sk-not-to-be-told-0123456789"
 MIB = 1 << 20
@@ -136,6 +137,32 @@ def test_a_host_that_no_name_can_have_is_an_endpoint_that_is_wrong(outer: Path) 
     done = Here(outer).etude("init", "--endpoint", "http://xn--/v1", "--model", "m")
     [line] = done.stderr.strip().splitlines()
     assert done.returncode == 1 and "endpoint.url right?" in line
+
+
+def test_a_server_of_another_users_on_the_endpoints_port_gets_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+
+    class Refusing(Hostile):
+        def do_GET(self) -> None:
+            heard.append(self.headers.get("authorization", ""))
+            self._begin(401)
+
+    monkeypatch.setenv("ETUDE_HOME", str(tmp_path))
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "token").write_text(KEY)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    given = Given(f"http://127.0.0.1:{server.server_port}/v1").candidate()
+    try:
+        asyncio.run(looked_at(given))
+        assert heard == ["", f"Bearer {KEY}"]
+        monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
+        assert asyncio.run(looked_at(given)).key_file is None and heard[2:] == [""]
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_the_servers_token_is_sent_to_ones_own_server_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

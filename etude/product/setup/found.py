@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -70,7 +71,26 @@ async def candidates(env: Mapping[str, str], ports: Sequence[tuple[str, int]] = 
 
 
 async def looked_at(candidate: Candidate) -> Candidate:
-    """The same with the models that it says it has."""
+    """The same with the models that it says it has, and with the token of `etude serve` where it is that server."""
+    seen = await _asked(candidate)
+    if seen.answers or candidate.key_env or candidate.key_file is not None:
+        return seen
+    token = _own_token(candidate)
+    own = seen if token is None else await _asked(replace(candidate, key_file=token))
+    return own if own.answers else seen
+
+
+def _own_token(candidate: Candidate) -> Path | None:
+    """The token of `etude serve`, for a server that this user runs on this machine and for none else."""
+    try:
+        config = candidate.config("?")
+    except ConfigError:
+        return None
+    token, port = default_home() / "engine" / "token", urlsplit(config.url).port
+    return token if config.is_local and token.exists() and port in listening(os.getuid()) else None
+
+
+async def _asked(candidate: Candidate) -> Candidate:
     try:
         config = candidate.config(candidate.model or "?")
         key = config.read_key()
@@ -91,10 +111,9 @@ async def looked_at(candidate: Candidate) -> Candidate:
 
 
 def _local(name: str, port: int) -> Candidate:
-    """The token of `etude serve` is only for a server that this user runs: anybody may listen on its port."""
-    token = default_home() / "engine" / "token"
-    ours = name == LOCAL[0][0] and token.exists() and port in listening(os.getuid())
-    return Candidate(name, f"http://127.0.0.1:{port}/v1", key_file=token if ours else None)
+    """Anybody may listen on the port of `etude serve`."""
+    candidate = Candidate(name, f"http://127.0.0.1:{port}/v1")
+    return replace(candidate, key_file=_own_token(candidate)) if name == LOCAL[0][0] else candidate
 
 
 def _named(env: Mapping[str, str]) -> list[Candidate]:
