@@ -205,10 +205,11 @@ def _said(
     else:
         if unseen:
             alone = sum(not count for count in unseen.values())
-            say(f"{alone} of {len(unseen)} tasks with tests ask no unseen calls: their tests alone decide")
+            only = "are judged by the repository's own tests only (no hidden checks)"
+            say(f"{alone} of {len(unseen)} tasks with tests {only}")
         if any(unasked.values()):
             some, tests = sum(map(bool, unasked.values())), sum(unasked.values())
-            say(f"{tests} tests of {some} tasks decide by their own word: the judge has no value of theirs")
+            say(f"{tests} tests in {some} tasks are taken at their word: they name no value that the judge can check")
         for path, some in problems.items():
             say(f"{'✗' if some else '✓'} {path}" + "".join(f"\n    {problem}" for problem in some))
     return 1 if any(problems.values()) else 0

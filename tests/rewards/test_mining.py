@@ -301,6 +301,7 @@ def test_a_journal_answers_one_question_for_one_process(tmp_path):
     again = Journal(path, {"before": 2})
     report = funnel(again.decisions, {"b": "no room"})
     assert report.dropped == {"flaky": 1} and report.commits == 2 and any("no room" in line for line in report.lines())
+    assert report.lines()[-1].endswith("are judged by the repository's own tests only (no hidden checks)")
     again.close()
 
 

@@ -14,7 +14,7 @@ from etude.errors import ConfigError
 from etude.records import Cheated, Event, Scored, Trajectory
 from etude.rollouts.config import RunConfig
 from etude.rollouts.plan.planner import lines_of, plan_of
-from etude.rollouts.plan.rates import EngineRate, Played, Rates, TrainerRate, Turn, rates_of, rollout_line
+from etude.rollouts.plan.rates import EngineRate, Played, Rates, TrainerRate, Turn, rates_of, read_rates, rollout_line
 from etude.rollouts.plan.simulator import Simulation
 from etude.rollouts.proof import used_in_time
 from etude.rollouts.sample import sample_of
@@ -251,3 +251,15 @@ def test_the_pipeline_benchmark_reads_two_runs_and_says_what_it_promises(tmp_pat
     assert figures["solve_rate_at_equal_samples"] == {"sync": 0.5, "async": 0.5}
     assert figures["sim_error"] > 0
     assert sides[0]["simulated_samples_per_s"] < sides[1]["simulated_samples_per_s"]
+
+
+def test_a_run_that_was_too_short_is_told_of_in_one_sentence(tmp_path):
+    """A probe by its option, and not by a directory that is gone by then."""
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "rollout", "id": "g0/0"}\n')
+    for name, origin in (("", str(tmp_path)), ("--probe 5", "--probe 5")):
+        with pytest.raises(ConfigError) as error:
+            read_rates(tmp_path, name)
+        assert str(error.value) == (
+            f"{origin}: 1 rollouts, 0 steps and 0 gauges of the engine are too few to learn rates from: 16, 2 and 2 "
+            "are needed; let it go on for longer"
+        )

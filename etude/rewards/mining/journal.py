@@ -106,7 +106,10 @@ class Funnel:
             told.append(f"{-count:6d} {reason:<32}{left:6d} left")
         told += [f"{-1:6d} undecided: {commit[:12]} {why}" for commit, why in self.undecided.items()]
         told += [f"{len(self.kept):6d} tasks kept, {self.sandbox_s:.0f} s of sandboxes"]
-        return [*told, f"{self.tests_alone:6d} of them ask no unseen calls: their tests alone decide"]
+        return [
+            *told,
+            f"{self.tests_alone:6d} of them are judged by the repository's own tests only (no hidden checks)",
+        ]
 
 
 def funnel(decisions: Mapping[str, Decision], undecided: Mapping[str, str]) -> Funnel:

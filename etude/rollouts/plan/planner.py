@@ -195,4 +195,4 @@ async def probed(config: RunConfig, seconds: float) -> Rates:
     with tempfile.TemporaryDirectory(prefix="etude-probe-") as directory:
         run = Run(brief(config, seconds), Path(directory) / "run", resume=False, quiet=True)
         await run.execute()
-        return read_rates(run.directory)
+        return read_rates(run.directory, f"--probe {seconds:g}")

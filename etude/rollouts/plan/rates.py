@@ -108,15 +108,16 @@ def engine_line(gauges: Mapping[str, Any], elapsed_s: float) -> dict[str, Any]:
     return {"elapsed_s": round(elapsed_s, 3), **{name: gauges.get(name, 0) for name in names}}
 
 
-def read_rates(directory: Path) -> Rates:
-    """The rates of the run in this directory. Raises ConfigError where it has not gone on for long enough."""
+def read_rates(directory: Path, name: str = "") -> Rates:
+    """The rates of the run in this directory; `name` is what it is called in errors. Raises ConfigError where it has
+    not gone on for long enough."""
     path = directory / "metrics.jsonl"
     if not path.exists():
         raise ConfigError(f"{directory}: no run to learn rates from; name the directory of one, or leave --from out")
     lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for line in rows(path):
         lines[line["kind"]].append(line)
-    return rates_of(lines, str(directory))
+    return rates_of(lines, name or str(directory))
 
 
 def rates_of(lines: Mapping[str, Sequence[dict[str, Any]]], origin: str) -> Rates:
@@ -125,7 +126,8 @@ def rates_of(lines: Mapping[str, Sequence[dict[str, Any]]], origin: str) -> Rate
     if len(rollouts) < LEAST_ROLLOUTS or len(steps) < LEAST_STEPS or len(lines.get("engine", ())) < 2:
         raise ConfigError(
             f"{origin}: {len(rollouts)} rollouts, {len(steps)} steps and {len(lines.get('engine', ()))} gauges of the "
-            f"engine are too few to learn rates from: at least {LEAST_ROLLOUTS}, {LEAST_STEPS} and 2"
+            f"engine are too few to learn rates from: {LEAST_ROLLOUTS}, {LEAST_STEPS} and 2 are needed; let it go on "
+            "for longer"
         )
     delivered = [line["lag_ms"] / 1000 for line in lines.get("delivery", ())]
     return Rates(
