@@ -19,9 +19,9 @@ from etude.environments.channel import Channel
 from etude.environments.verbs import WHILE_PAUSED
 from etude.errors import ConfigError, SandboxError
 
-SLOWEST_MB_S = 1.0
-"""Of a disk that is used by others too. What is taken out of a sandbox, and laid down in another, is waited for at this
-speed: a policy must not be able to make its own final state the one that nobody waits for."""
+SLOWEST_MB_S, SLOWEST_ENTRIES_S = 1.0, 200.0
+"""Of a disk that is used by others too. What is taken out of a sandbox, and laid down in another, is waited for at such
+a speed: a policy must not be able to make its own final state the one that nobody waits for."""
 
 
 class GuestSandbox(Sandbox):
@@ -63,7 +63,8 @@ class GuestSandbox(Sandbox):
     # what a backend has a part in ---------------------------------------------------------------------------------
 
     async def _upload(self, path: str, archive: bytes) -> None:
-        wait_s = self._wait_s + scaled(len(archive) / 1e6 / SLOWEST_MB_S)
+        entries = min(archive.count(b"ustar"), len(archive) // 512)  # the word that every header has
+        wait_s = self._wait_s + scaled(len(archive) / 1e6 / SLOWEST_MB_S + entries / SLOWEST_ENTRIES_S)
         await self._channel.call("upload", wait_s, path=path, archive=archive)
 
     async def _part(self, path: str, skip: int) -> TarChunk:
@@ -138,9 +139,8 @@ class GuestSandbox(Sandbox):
             raise
 
     async def _pack(self, path: str, skip: int) -> TarChunk:
-        resources = self._spec.resources
-        wait_s = self._wait_s + scaled(resources.state_mb / SLOWEST_MB_S)
-        return await self._channel.call("part", wait_s, path=path, skip=skip, resources=resources)
+        wait_s = self._wait_s + scaled(self._spec.resources.state_mb / SLOWEST_MB_S)
+        return await self._channel.call("part", wait_s, path=path, skip=skip, resources=self._spec.resources)
 
     def _copier(self) -> Backend:
         if self._backend is None:

@@ -1,13 +1,17 @@
 """The namespace backend's contract: files, commands, snapshots, concurrency, errors."""
 
 import asyncio
+import io
 import os
+import tarfile
 
 import pytest
 from proofs import often
 
 from etude.environments.backends import open_backend
 from etude.environments.base import Resources, SandboxSpec
+from etude.environments.channel import Channel
+from etude.environments.guest_sandbox import SLOWEST_ENTRIES_S
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
 
@@ -23,6 +27,40 @@ def test_fifty_at_once(run):
         await asyncio.gather(*(one(number) for number in range(50)))
 
     run(scenario)
+
+
+def test_an_archive_of_many_entries_is_waited_for_as_long_as_they_may_take(run, monkeypatch):
+    """A tree of very many empty files has few bytes; what other words its files hold buys it no more than its size."""
+    waits = []
+    call = Channel.call
+
+    async def heard(channel, verb, wait_s, **arguments):
+        if verb == "upload":
+            waits.append(wait_s)
+        return await call(channel, verb, wait_s, **arguments)
+
+    monkeypatch.setattr(Channel, "call", heard)
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        waits.clear()
+        for files in ({"a": bytes(512)}, {f"d{n}/f": b"" for n in range(1000)}, {"a": b"ustar" * 102}):
+            await box.upload(tar_of(files), "/workspace")
+        one, many, words = waits
+        assert many - one > 999 / SLOWEST_ENTRIES_S and words - one < 20 / SLOWEST_ENTRIES_S, "an archive has 20 blocks"
+        assert (await box.exec("ls -d d*/f | wc -l")).output == b"1000\n"
+
+    run(scenario)
+
+
+def tar_of(files):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
 
 
 def test_extra_binds_and_environment(run, tmp_path):
