@@ -33,6 +33,7 @@ from etude.rewards.judge import JudgeConfig
 from etude.rewards.judge.config import MAX_ANSWER_TOKENS, MAX_CHARS
 from etude.tasks.expert import FAREWELL, RUN_CHECK
 
+_HASHED = (".json", ".jinja", ".safetensors")
 AnyPolicy = CheckpointPolicy | EndpointPolicy | AcpPolicy | SolutionPolicy
 
 
@@ -97,7 +98,7 @@ def judge_identity(config: JudgeConfig) -> dict[str, Any]:
 
 
 def _checkpoint_files(directory: Path) -> list[Path]:
-    found = [path for path in sorted(directory.glob("*")) if path.suffix in (".json", ".jinja", ".safetensors")]
+    found = [path for path in sorted(directory.glob("*")) if path.suffix in _HASHED and path.is_file()]
     if not found:
         raise ConfigError(f"policy.path: {directory} holds no checkpoint")
     return found
