@@ -243,3 +243,38 @@ def test_nothing_is_allocated_before_config_and_headers_agree(model):
 def test_a_header_that_is_none_is_refused(data, model):
     (model / "model.safetensors").write_bytes(data)
     assert "model.safetensors: cannot be read" in refusal(model)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hidden_size", 10**9), ("hidden_size", -1), ("hidden_size", 128.5), ("num_hidden_layers", "4"),
+        ("num_hidden_layers", 10**9), ("vocab_size", 0), ("vocab_size", 10**400), ("num_attention_heads", 0),
+        ("num_experts", 10**6), ("num_experts_per_tok", 0), ("num_experts_per_tok", True), ("head_dim", 0),
+        ("rms_norm_eps", "small"), ("rope_theta", 1), ("tie_word_embeddings", "yes"), ("moe_intermediate_size", [96]),
+        ("max_position_embeddings", -5), ("decoder_sparse_step", 0),
+    ],
+)  # fmt: skip
+def test_a_number_that_no_model_has_is_refused_by_its_key(key, value, model):
+    edit(model / "config.json", **{key: value})
+    said = refusal(model)
+    assert f"config.json: {key} is " in said and "it must be" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_experts_per_tok": 9}, "experts_per_token must be between 1 and experts"),
+        ({"num_experts": 16_000, "num_hidden_layers": 1000}, "experts are more than 131072 in all"),
+        ({"architectures": "Qwen3MoeForCausalLM"}, "architectures is 'Qwen3MoeForCausalLM'"),
+        ({"architectures": 5}, "architectures is 5"),
+        ({f"key{n}": 1 for n in range(9)}, "keys key0, key1, key2 and 6 more are unknown"),
+        ({"mlp_only_layers": 5}, "wrong type"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8, "original_max_position_embeddings": 64,
+                           "low_freq_factor": 4, "high_freq_factor": 4}}, r"fast \(4.0\) must be more than slow"),
+    ],
+)  # fmt: skip
+def test_a_config_whose_parts_do_not_go_together_is_refused(changes, said, model):
+    edit(model / "config.json", **changes)
+    with pytest.raises(CheckpointError, match=said):
+        opened(model)
