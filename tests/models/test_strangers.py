@@ -278,3 +278,26 @@ def test_a_config_whose_parts_do_not_go_together_is_refused(changes, said, model
     edit(model / "config.json", **changes)
     with pytest.raises(CheckpointError, match=said):
         opened(model)
+
+
+# --- how it is sampled ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("eos_token_id", "</s>"), ("eos_token_id", [1.5]), ("eos_token_id", True), ("eos_token_id", -1),
+        ("eos_token_id", {"a": 1}), ("temperature", "hot"), ("temperature", -1), ("temperature", 10**400),
+        ("top_p", 2), ("top_p", [0.9]), ("top_k", 0.5), ("top_k", -2), ("min_p", -0.1), ("repetition_penalty", "x"),
+    ],
+)  # fmt: skip
+def test_a_value_of_sampling_that_makes_no_sense_is_refused_by_its_key(key, value, model):
+    edit(model / "generation_config.json", **{key: value})
+    assert f"generation_config.json: {key} " in refusal(model)
+
+
+def test_stop_tokens_that_the_tokenizer_has_not_are_passed_over_with_a_word(model):
+    edit(model / "generation_config.json", eos_token_id=[2, 5000, 2**40])
+    found = opened(model)
+    assert found.eos_ids == (2,)
+    assert found.unfollowed == {"eos_token_id": "5000, 1099511627776 (no tokens of tokenizer.json)"}
