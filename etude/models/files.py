@@ -99,10 +99,10 @@ def read_table(directory: Path, name: str, most_bytes: int = SMALL) -> dict[str,
     return said
 
 
-def few(names: Iterable[str]) -> str:
+def few(names: Iterable[str], most: int = 3) -> str:
     """The first of many names, and how many there are more."""
     rest = iter(names)
-    said = ", ".join(name[:200] for name in islice(rest, 3))
+    said = ", ".join(name[:200] for name in islice(rest, most))
     more = sum(1 for _ in rest)
     return f"{said} and {more} more" if more else said
 

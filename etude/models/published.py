@@ -132,7 +132,7 @@ class Published:
         said = [fault for table in (self, *self._tables) for fault in table._unsupported]
         if unknown:
             them = "keys {} are unknown; if they change" if len(unknown) > 1 else "key {} is unknown; if it changes"
-            said.append(f"{them.format(few(unknown))} nothing in what the model computes, take out what is named")
+            said.append(f"{them.format(few(unknown, 20))} nothing in what the model computes, take out what is named")
         if said:
             raise CheckpointError(f"{self.path}: {'; '.join(said)}")
 
