@@ -28,6 +28,7 @@ from etude.harness.prompt import render_call, render_calls
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.scripted import ScriptedDialogue
 from etude.harness.session import SessionResult, run_dialogue, token_dialogue
+from etude.models.files import fault_of
 from etude.records import Event, Task
 from etude.rewards.judge import JudgeConfig
 from etude.rewards.judge.config import MAX_ANSWER_TOKENS, MAX_CHARS
@@ -98,10 +99,9 @@ def judge_identity(config: JudgeConfig) -> dict[str, Any]:
 
 
 def _checkpoint_files(directory: Path) -> list[Path]:
-    found = [path for path in sorted(directory.glob("*")) if path.suffix in _HASHED and path.is_file()]
-    if not found:
-        raise ConfigError(f"policy.path: {directory} holds no checkpoint")
-    return found
+    if fault := fault_of(directory):
+        raise ConfigError(f"policy.path: {fault}")
+    return [path for path in sorted(directory.glob("*")) if path.suffix in _HASHED and path.is_file()]
 
 
 def _file_hash(path: Path) -> str:

@@ -44,9 +44,9 @@ def read_generation(directory: Path, tokenizer: Tokenizer) -> Generation:
     """Of a checkpoint. Raises CheckpointError naming a file or key that makes no sense."""
     path = directory / GENERATION
     said, tokens = files.read_table(directory, GENERATION), special_tokens(directory)
-    ends = said.get("eos_token_id")
+    ends, origin = said.get("eos_token_id"), path
     if ends is None:
-        ends = files.read_table(directory, files.CONFIG).get("eos_token_id")
+        ends, origin = files.read_table(directory, files.CONFIG).get("eos_token_id"), directory / files.CONFIG
     ids = [] if ends is None else ends if isinstance(ends, list) else [ends]
     named = tokenizer.token_to_id(tokens["eos_token"]) if "eos_token" in tokens else None
     if named is not None:
@@ -54,7 +54,7 @@ def read_generation(directory: Path, tokenizer: Tokenizer) -> Generation:
     unknown = next((token for token in ids if type(token) is not int or token < 0), None)
     if unknown is not None:
         raise CheckpointError(
-            f"{path}: eos_token_id holds {reprlib.repr(unknown)}, which is no token id; give one, or a list of some"
+            f"{origin}: eos_token_id holds {reprlib.repr(unknown)}, which is no token id; give one, or a list of some"
         )
     given = {key: said[key] for key in (*_SAMPLING, *_ELSEWHERE) if said.get(key) is not None}
     for key, value in given.items():
@@ -66,10 +66,10 @@ def read_generation(directory: Path, tokenizer: Tokenizer) -> Generation:
     if said.get("do_sample") is False:
         sampling = {"temperature": 0.0}
     unfollowed = {key: given[key] for key, idle in _ELSEWHERE.items() if given.get(key, idle) != idle}
-    known = [token for token in dict.fromkeys(ids) if token < 1 << 32 and tokenizer.id_to_token(token) is not None]
-    if absent := [token for token in dict.fromkeys(ids) if token not in known]:
+    known = {token: token < 1 << 32 and tokenizer.id_to_token(token) is not None for token in ids}
+    if absent := [token for token, there in known.items() if not there]:
         unfollowed["eos_token_id"] = f"{files.few(map(str, absent))} (no tokens of tokenizer.json)"
-    return Generation(tuple(known), sampling, unfollowed)
+    return Generation(tuple(token for token, there in known.items() if there), sampling, unfollowed)
 
 
 def read_template(directory: Path) -> ChatTemplate | None:

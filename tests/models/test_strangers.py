@@ -296,6 +296,11 @@ def test_a_value_of_sampling_that_makes_no_sense_is_refused_by_its_key(key, valu
     assert f"generation_config.json: {key} " in refusal(model)
 
 
+def test_a_stop_token_of_config_json_is_refused_by_that_file(model):
+    edit(model / "config.json", eos_token_id="</s>")
+    assert "/config.json: eos_token_id holds '</s>', which is no token id" in refusal(model)
+
+
 def test_stop_tokens_that_the_tokenizer_has_not_are_passed_over_with_a_word(model):
     edit(model / "generation_config.json", eos_token_id=[2, 5000, 2**40])
     found = opened(model)
