@@ -28,6 +28,7 @@ from etude.harness.prompt import render_call, render_calls
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.scripted import ScriptedDialogue
 from etude.harness.session import SessionResult, check_room, run_dialogue, token_dialogue
+from etude.models.files import fault_of
 from etude.records import Event, Limits, Task
 from etude.rewards.judge import JudgeConfig
 from etude.rewards.judge.config import MAX_ANSWER_TOKENS, MAX_CHARS
@@ -36,6 +37,7 @@ from etude.tasks.expert import FAREWELL, RUN_CHECK
 if TYPE_CHECKING:
     from etude.engine.torch_engine import TorchEngine
 
+_HASHED = (".json", ".jinja", ".safetensors")
 AnyPolicy = CheckpointPolicy | EndpointPolicy | AcpPolicy | SolutionPolicy
 
 
@@ -104,10 +106,9 @@ def judge_identity(config: JudgeConfig) -> dict[str, Any]:
 
 
 def _checkpoint_files(directory: Path) -> list[Path]:
-    found = [path for path in sorted(directory.glob("*")) if path.suffix in (".json", ".jinja", ".safetensors")]
-    if not found:
-        raise ConfigError(f"policy.path: {directory} holds no checkpoint")
-    return found
+    if fault := fault_of(directory):
+        raise ConfigError(f"policy.path: {fault}")
+    return [path for path in sorted(directory.glob("*")) if path.suffix in _HASHED and path.is_file()]
 
 
 def _file_hash(path: Path) -> str:

@@ -1,7 +1,7 @@
 """A checkpoint's chat template: messages to text, in the language and surroundings that `transformers` gives templates.
 
 Owns `ChatTemplate`, a Jinja template in a sandbox: it comes with a model, and may read messages, loop and refuse, but
-not reach Python. Knows nothing of tokens (`models.chat`).
+not reach Python, nor go on for ever (`models.template_limits`). Knows nothing of tokens (`models.chat`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,16 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from etude.errors import CheckpointError, InvalidRequest
+from etude.models.template_limits import STEPS, BoundedEnvironment, TooMuch, budget, charge
+
+_LONGEST, _EACH, _CHARACTER = 1 << 20, 4_000, 16
+"""Characters of a template, and steps it has for each message and each character of one, beside `STEPS`."""
+_OF_TEMPLATES = (
+    TypeError, ValueError, ArithmeticError, LookupError, AttributeError, SyntaxError, RecursionError, MemoryError,
+)  # fmt: skip
+"""What a template's code may end with, or its compilation."""
 
 
 class Message(NamedTuple):
@@ -31,20 +38,28 @@ class ChatTemplate:
 
     def __init__(self, text: str, variables: Mapping[str, str], source: str) -> None:
         self.source, self._variables = source, dict(variables)
+        if len(text) > _LONGEST:
+            raise CheckpointError(
+                f"{source}: a chat template of {len(text):,} characters; at most {_LONGEST:,} are read"
+            )
         try:
             self._template = _ENVIRONMENT.from_string(text)
-        except TemplateError as error:
-            raise CheckpointError(f"{source}: the chat template is no Jinja template ({error})") from None
+        except (TemplateError, *_OF_TEMPLATES) as error:
+            raise CheckpointError(f"{source}: the chat template is no Jinja template ({_reason(error)})") from None
 
     def render(self, messages: Sequence[Message], reply: bool) -> str:
         """The text of messages; with `reply` up to where the assistant writes.
 
         Raises InvalidRequest in the template's words where it refuses them."""
         told = [each._asdict() for each in messages]
+        size = sum(len(each.content) for each in messages)
         try:
-            return self._template.render(messages=told, add_generation_prompt=reply, **self._variables)
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:  # of the template's code
-            raise InvalidRequest(f"{self.source}: the chat template refuses these messages: {error}") from None
+            with budget(STEPS + _EACH * len(told) + _CHARACTER * size):
+                return self._template.render({**self._variables, "messages": told, "add_generation_prompt": reply})
+        except TooMuch as error:
+            raise InvalidRequest(f"{self.source}: the chat template does more than one may: {error}") from None
+        except (TemplateError, *_OF_TEMPLATES) as error:  # of the template's code
+            raise InvalidRequest(f"{self.source}: the chat template refuses these messages: {_reason(error)}") from None
 
 
 class _Generation(Extension):
@@ -57,6 +72,10 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+def _reason(error: Exception) -> str:
+    return str(error)[:500] or type(error).__name__
+
+
 def _refuse(message: str) -> NoReturn:
     raise TemplateError(message)
 
@@ -66,12 +85,17 @@ def _now(form: str) -> str:
 
 
 def _json(value: Any, indent: int | None = None, separators: tuple[str, str] | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent, separators=separators)
+    pieces = []
+    for piece in json.JSONEncoder(ensure_ascii=False, indent=indent, separators=separators).iterencode(value):
+        charge(len(piece))  # an indent grows with the depth
+        pieces.append(piece)
+    return "".join(pieces)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+def _environment() -> BoundedEnvironment:
+    made = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     made.filters["tojson"] = _json
+    made.bound()
     known: dict[str, Any] = made.globals
     known |= {"raise_exception": _refuse, "strftime_now": _now}
     return made

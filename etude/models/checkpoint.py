@@ -1,18 +1,20 @@
 """A decoder in its published checkpoint directory, read and written.
 
-Owns the files: config.json, model.safetensors or its shards with their index, tokenizer.json. Which families there are
-is the table below; what a family's config.json means is its own file's business. What is written here, `transformers`
-loads; what is not understood is refused with the name of the key or tensor.
+Owns what makes a checkpoint: config.json, model.safetensors or its shards with their index, tokenizer.json; how such
+files are opened is `models.files`'. Which families there are is the table below; what a family's config.json means is
+its own file's business. What is written here, `transformers` loads; what is not understood is refused with the name of
+the key or tensor.
 """
 
 from __future__ import annotations
 
 import json
+import reprlib
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,9 +23,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from etude.errors import CheckpointError
+from etude.models import files
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.models.deepseek_v3 import DEEPSEEK_V3
+from etude.models.files import INDEX, WEIGHTS
 from etude.models.generation import copy_companions
 from etude.models.llama import LLAMA, MISTRAL, QWEN2
 from etude.models.published import EMBEDDINGS, HEAD, KEPT_FP32, Family, Published, published_tensors, shared_tensors
@@ -31,7 +35,6 @@ from etude.models.qwen3 import QWEN3, QWEN3_MOE
 from etude.models.tokenizer import load_tokenizer, save_tokenizer
 
 FAMILIES = (QWEN3, QWEN3_MOE, DEEPSEEK_V3, LLAMA, MISTRAL, QWEN2)
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5_000_000_000
 _DTYPES = {"F64", "F32", "F16", "BF16"}
 
@@ -92,15 +95,16 @@ def _write(
 
 
 def load_checkpoint(directory: Path, dtype: torch.dtype = torch.float32) -> tuple[Decoder, Tokenizer]:
-    """Decoder and tokenizer of a published checkpoint, sharded or not."""
-    published, config = _read_config(directory)
+    """Decoder and tokenizer of a published checkpoint, sharded or not. What does not fit is refused before anything is
+    allocated."""
+    config, held = _read(directory)
+    tokenizer = load_tokenizer(directory)
     decoder = Decoder(config)
     for parameter in decoder.parameters():  # buffers stay fp32
         parameter.data = parameter.data.to(dtype)
-    wanted = published_tensors(decoder)
-    copies = _copies(decoder)
+    wanted, copies = published_tensors(decoder), _copies(decoder)
     found: dict[str, Tensor] = {}
-    for path, names in _compare(directory, wanted, copies, published).items():
+    for path, names in held.items():
         with _readable(path), safe_open(path, "pt") as file:
             for name in names:
                 if name in wanted:
@@ -111,17 +115,14 @@ def load_checkpoint(directory: Path, dtype: torch.dtype = torch.float32) -> tupl
         if not torch.equal(tensor, wanted[copies[copy]]):
             hint = "tie_word_embeddings is true; set it to false" if copy == HEAD else "the layer must share it"
             raise CheckpointError(f"{directory}: {copy} is not {copies[copy]}, yet {hint}")
-    return decoder, load_tokenizer(directory)
+    return decoder, tokenizer
 
 
 def check_checkpoint(directory: Path) -> ModelConfig:
     """The model's shape. Raises what `load_checkpoint` would, from config, tokenizer and the headers of the weight
     files alone (and so not for a head that should be the embeddings and is not).
     """
-    published, config = _read_config(directory)
-    with torch.device("meta"):
-        decoder = Decoder(config)
-    _compare(directory, published_tensors(decoder), _copies(decoder), published)
+    config, _ = _read(directory)
     load_tokenizer(directory)
     return config
 
@@ -140,44 +141,30 @@ def family_of(config: ModelConfig) -> Family:
     raise CheckpointError(f"no published layout holds a decoder of this shape, so it cannot be saved; known: {layouts}")
 
 
-def _read_config(directory: Path) -> tuple[Published, ModelConfig]:
-    _refuse_gguf(directory)
-    path = directory / "config.json"
-    values = _read_json(path, f"a model directory holds config.json and {WEIGHTS}")
+def _read(directory: Path) -> tuple[ModelConfig, dict[Path, list[str]]]:
+    """The model's shape, and which file has which of its tensors: they fit each other."""
+    published, family = _published(directory)
+    config = family.read_config(published)
+    held = _held(directory)
+    behind = f"model.layers.{config.layers}."
+    if published.prediction_layers and any(name.startswith(behind) for name in held):  # `transformers` saves none
+        config = config.model_copy(update={"further_token": True})
+    by_file: dict[Path, list[str]] = {}
+    for name in _compared(directory, config, published, held):
+        by_file.setdefault(held[name].path, []).append(name)
+    return config, by_file
+
+
+def _published(directory: Path) -> tuple[Published, Family]:
+    if fault := files.fault_of(directory):
+        raise CheckpointError(fault)
+    values, path = files.read_table(directory, files.CONFIG), directory / files.CONFIG
     named = values.get("architectures") or []
     for family in FAMILIES:
-        if family.architecture in named:
-            published = Published(path, values)
-            config = family.read_config(published)
-            if _has_further(directory, published, config):
-                config = config.model_copy(update={"further_token": True})
-            return published, config
+        if isinstance(named, list) and family.architecture in named:
+            return Published(path, values), family
     known = ", ".join(family.architecture for family in FAMILIES)
-    raise CheckpointError(f"{path}: architectures is {named}; those that are read are {known}")
-
-
-def _refuse_gguf(path: Path) -> None:
-    """Raise for llama.cpp's form of a model, and say what to do about it."""
-    found = [path] if path.is_file() else [] if (path / "config.json").exists() else sorted(path.glob("*.gguf"))
-    if found:
-        what = "weights as llama.cpp quantises them" if found[0].suffix == ".gguf" else "no model's directory"
-        raise CheckpointError(
-            f"{found[0]}: this file holds {what}; a model here is a directory with config.json, tokenizer.json and "
-            f"{WEIGHTS}: take the model as its maker published it, or convert the file (transformers reads one with "
-            "gguf_file=…), and give that directory"
-        )
-
-
-def _has_further(directory: Path, published: Published, config: ModelConfig) -> bool:
-    """Whether the weights have the layer that config.json names: `transformers` does not save it."""
-    if not published.prediction_layers:
-        return False
-    prefix = f"model.layers.{config.layers}."
-    for path in _weight_files(directory):
-        with _readable(path), safe_open(path, "pt") as file:
-            if any(name.startswith(prefix) for name in file.keys()):  # noqa: SIM118
-                return True
-    return False
+    raise CheckpointError(f"{path}: architectures is {reprlib.repr(named)}; those that are read are {known}")
 
 
 def _copies(decoder: Decoder) -> dict[str, str]:
@@ -185,26 +172,32 @@ def _copies(decoder: Decoder) -> dict[str, str]:
     return shared_tensors(decoder) | ({HEAD: EMBEDDINGS} if decoder.head is None else {})
 
 
-def _read_json(path: Path, hint: str) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file; {hint}") from None
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path}: should hold a table, not a {type(values).__name__}")
-    return values
+class _Held(NamedTuple):
+    """A tensor that a file holds, by the file's header."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
 
 
-def _weight_files(directory: Path) -> list[Path]:
-    index = directory / INDEX
-    if not index.exists():
-        return [directory / WEIGHTS]
-    files = _read_json(index, "").get("weight_map")
-    if not isinstance(files, dict):
-        raise CheckpointError(f"{index}: key weight_map is missing; download the checkpoint again")
-    return [directory / name for name in sorted(set(files.values()))]
+def _held(directory: Path) -> dict[str, _Held]:
+    """All tensors of a checkpoint's files. Raises CheckpointError naming the files that are not there."""
+    named = [WEIGHTS]
+    if files.located(directory, INDEX) is not None:
+        listed = files.read_table(directory, INDEX, files.LARGE).get("weight_map")
+        if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+            raise CheckpointError(f"{directory / INDEX}: key weight_map names no files; download the checkpoint again")
+        named = sorted(set(listed.values()))
+    found = {name: files.located(directory, name) for name in named}
+    if absent := [name for name, path in found.items() if path is None]:
+        raise CheckpointError(f"{directory}: no such file: {files.few(absent)}; download the checkpoint again")
+    held: dict[str, _Held] = {}
+    for name, path in found.items():
+        with _readable(directory / name), safe_open(str(path), "pt") as file:
+            for tensor in file.keys():  # noqa: SIM118
+                one = file.get_slice(tensor)
+                held[tensor] = _Held(directory / name, one.get_dtype(), tuple(one.get_shape()))
+    return held
 
 
 @contextmanager
@@ -215,38 +208,33 @@ def _readable(path: Path) -> Generator[None]:
         raise CheckpointError(f"{path}: cannot be read ({error}); download or export it again") from None
 
 
-def _compare(
-    directory: Path, wanted: Mapping[str, Tensor], copies: Mapping[str, str], published: Published
-) -> dict[Path, list[str]]:
-    """Which file has which wanted tensors and copies. Raises CheckpointError unless the files hold just what
-    config.json says.
-    """
-    files: dict[Path, list[str]] = {}
-    layers = published.take("num_hidden_layers")
-    unread = tuple(f"model.layers.{layers + n}." for n in range(1, published.prediction_layers))
-    shapes = dict(wanted) | {copy: wanted[name] for copy, name in copies.items()}
-    for path in _weight_files(directory):
-        with _readable(path), safe_open(path, "pt") as file:
-            names = [name for name in file.keys() if not name.startswith(unread)]  # noqa: SIM118
-            files[path] = [name for name in names if name in shapes]
-            if unknown := set(names) - shapes.keys():
-                raise CheckpointError(
-                    f"{directory}: tensor {min(unknown)} is no part of the model that config.json describes"
-                )
-            for name in files[path]:
-                _compare_one(directory, name, shapes[name], file.get_slice(name))
-    if missing := sorted(wanted.keys() - {name for names in files.values() for name in names}):
+def _compared(directory: Path, config: ModelConfig, published: Published, held: Mapping[str, _Held]) -> list[str]:
+    """The tensors to read. Raises CheckpointError unless the files hold just what config.json says; makes no model."""
+    with torch.device("meta"):
+        decoder = Decoder(config)
+    wanted, copies = published_tensors(decoder), _copies(decoder)
+    shapes = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
+    shapes |= {copy: shapes[name] for copy, name in copies.items()}
+    unread = tuple(f"model.layers.{config.layers + n}." for n in range(1, published.prediction_layers))
+    names = [name for name in held if not name.startswith(unread)]
+    if unknown := [name for name in names if name not in shapes]:
         raise CheckpointError(
-            f"{directory}: tensors are missing, the first is {missing[0]}; download the checkpoint again"
+            f"{directory}: no part of the model that config.json describes: {files.few(unknown)}; take the config.json "
+            "that was published with these weights"
         )
-    return files
-
-
-def _compare_one(directory: Path, name: str, target: Tensor, found: Any) -> None:
-    if found.get_dtype() not in _DTYPES:
-        raise CheckpointError(f"{directory}: {name} is {found.get_dtype()}; convert the checkpoint to bf16 first")
-    if (shape := tuple(found.get_shape())) != tuple(target.shape):
-        raise CheckpointError(f"{directory}: {name} has shape {shape} where config.json says {tuple(target.shape)}")
+    if quantised := [f"{name} is {held[name].dtype}" for name in names if held[name].dtype not in _DTYPES]:
+        raise CheckpointError(f"{directory}: {files.few(quantised)}; convert the checkpoint to bf16 first")
+    if wrong := [
+        f"{name} has shape {held[name].shape} where config.json says {shapes[name]}"
+        for name in names
+        if held[name].shape != shapes[name]
+    ]:
+        raise CheckpointError(
+            f"{directory}: {files.few(wrong)}; take the config.json that was published with these weights"
+        )
+    if missing := [name for name in wanted if name not in held]:
+        raise CheckpointError(f"{directory}: tensors are missing: {files.few(missing)}; download the checkpoint again")
+    return names
 
 
 def _stored(name: str, dtype: torch.dtype) -> torch.dtype:

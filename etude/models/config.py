@@ -60,7 +60,15 @@ class BandsConfig(Config):
     """Channels that turn less than `slow` times in the original context are stretched by the whole factor, those that
     turn more than `fast` times not at all."""
 
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        if self.fast <= self.slow:
+            raise ValueError(f"fast ({self.fast}) must be more than slow ({self.slow})")
+        return self
 
+
+MOST_EXPERTS = 1 << 17
+"""Of all layers together: each is three tensors with names of their own."""
 _OF_ROUTERS = {
     "experts_per_token", "expert_width", "shared_width", "router", "normalise_gates", "gate_scale", "expert_groups",
     "groups_per_token", "dense_layers",
@@ -153,8 +161,12 @@ class ModelConfig(Config):
             raise ValueError(f"kv_heads ({self.kv_heads}) does not divide heads ({self.heads})")
         if self.yarn is not None and self.bands is not None:
             raise ValueError("yarn and bands are two ways to stretch positions; give one")
-        if self.rope_width % 2:
-            raise ValueError(f"rotary positions turn pairs of channels; {self.rope_width} is odd")
+        if self.rope_width < 2 or self.rope_width % 2:
+            raise ValueError(f"rotary positions turn pairs of channels; {self.rope_width} are no pairs")
+        if self.experts and not 1 <= self.experts_per_token <= self.experts:
+            raise ValueError(f"experts_per_token must be between 1 and experts ({self.experts})")
+        if self.experts * self.layers > MOST_EXPERTS:
+            raise ValueError(f"{self.layers} layers of {self.experts} experts are more than {MOST_EXPERTS} in all")
         if self.expert_groups > 1:
             self._groups_fit()
         return self

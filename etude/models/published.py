@@ -6,6 +6,7 @@ file has to say) and the names of tensors, which all families share. Never opens
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from etude.errors import CheckpointError, ConfigError
 from etude.models.block import FurtherToken
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
+from etude.models.files import few
 
 _REQUIRED = object()
 _COMMON = {
@@ -33,6 +35,25 @@ _BANDS = {
     "factor": "factor", "original_context": "original_max_position_embeddings", "slow": "low_freq_factor",
     "fast": "high_freq_factor",
 }  # fmt: skip
+_MANY = 1 << 18
+_COUNTS = {
+    "vocab_size": (1, 1 << 24), "max_position_embeddings": (1, 1 << 30), "sliding_window": (1, 1 << 30),
+    "original_max_position_embeddings": (1, 1 << 30), "hidden_size": (1, _MANY), "num_hidden_layers": (1, 1024),
+    "num_attention_heads": (1, 4096), "num_key_value_heads": (1, 4096), "head_dim": (1, 1 << 14),
+    "intermediate_size": (0, 1 << 22), "moe_intermediate_size": (1, 1 << 22), "num_experts": (0, 1 << 14),
+    "num_local_experts": (0, 1 << 14), "n_routed_experts": (1, 1 << 14), "num_experts_per_tok": (1, 1 << 14),
+    "n_shared_experts": (0, 1024), "n_group": (1, 1 << 14), "topk_group": (1, 1 << 14), "kv_lora_rank": (1, _MANY),
+    "q_lora_rank": (1, _MANY), "qk_nope_head_dim": (1, 1 << 14), "qk_rope_head_dim": (1, 1 << 14),
+    "v_head_dim": (1, 1 << 14), "first_k_dense_replace": (0, 1024), "decoder_sparse_step": (1, 1024),
+    "num_nextn_predict_layers": (0, 64),
+}  # fmt: skip
+"""Least and most of what is counted: far more than any model has, and little enough to look at before it is made."""
+_NUMBERS = {
+    "rms_norm_eps": (0, 1), "rope_theta": (1.01, 1e15), "factor": (1e-3, 1e6), "beta_fast": (1e-6, 1e6),
+    "beta_slow": (1e-6, 1e6), "mscale": (0, 1e3), "mscale_all_dim": (0, 1e3), "attention_factor": (1e-6, 1e3),
+    "low_freq_factor": (1e-6, 1e6), "high_freq_factor": (1e-6, 1e6), "routed_scaling_factor": (1e-6, 1e6),
+}  # fmt: skip
+_SWITCHES = {"tie_word_embeddings", "norm_topk_prob", "rope_interleave"}
 _SETTLED = {"hidden_act": "silu", "attention_bias": False, "quantization_config": None}
 _INERT = frozenset((
     "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "auto_map", "use_cache",
@@ -54,6 +75,16 @@ def _inert(key: str) -> bool:
     return key in _INERT or key.startswith("_") or key.endswith("_token_id")
 
 
+def _wanted(key: str, value: Any) -> str | None:
+    """What a key's value must be and is not. A number in quotes is none."""
+    if key in _SWITCHES:
+        return None if isinstance(value, bool) else "true or false"
+    kinds, (least, most) = (int, _COUNTS[key]) if key in _COUNTS else (int | float, _NUMBERS.get(key, (None, None)))
+    if least is None or (isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= most):
+        return None
+    return f"a {'whole ' if kinds is int else ''}number from {least} to {most}"
+
+
 class Published:
     """A table of a config.json. A key is absent if it is null; `refuse_rest` names all that nobody asked for, and all
     that ask for what the decoder does not do.
@@ -73,13 +104,15 @@ class Published:
         value = self._values.get(key, default)
         if value is _REQUIRED:
             raise CheckpointError(f"{self.path}: key {self._prefix}{key} is missing")
+        if key in self._values and (wanted := _wanted(key, value)):
+            raise CheckpointError(f"{self.path}: {self._prefix}{key} is {reprlib.repr(value)}; it must be {wanted}")
         return value
 
     def expect(self, key: str, value: Any) -> None:
         """The key, where it is given, has the one value that the decoder knows how to compute with."""
         if (found := self.take(key, value)) != value:
             only = "it" if value is None else f"any value but {value!r}"
-            self._unsupported.append(f"{self._prefix}{key} is {found!r}, and {only} is not supported")
+            self._unsupported.append(f"{self._prefix}{key} is {reprlib.repr(found)}, and {only} is not supported")
 
     def table(self, key: str) -> Published | None:
         """The table under a key, if there is one with anything in it."""
@@ -87,7 +120,7 @@ class Published:
         if not values:
             return None
         if not isinstance(values, dict):
-            raise CheckpointError(f"{self.path}: {self._prefix}{key} should be a table, but is {values!r}")
+            raise CheckpointError(f"{self.path}: {self._prefix}{key} should be a table, but is {reprlib.repr(values)}")
         self._tables.append(Published(self.path, values, f"{self._prefix}{key}."))
         return self._tables[-1]
 
@@ -99,7 +132,7 @@ class Published:
         said = [fault for table in (self, *self._tables) for fault in table._unsupported]
         if unknown:
             them = "keys {} are unknown; if they change" if len(unknown) > 1 else "key {} is unknown; if it changes"
-            said.append(f"{them.format(', '.join(unknown))} nothing in what the model computes, take out what is named")
+            said.append(f"{them.format(few(unknown, 20))} nothing in what the model computes, take out what is named")
         if said:
             raise CheckpointError(f"{self.path}: {'; '.join(said)}")
 
@@ -169,7 +202,9 @@ def _read_rope(published: Published) -> dict[str, Any]:
     if kind == "llama3":
         return fields | {"bands": {ours: rope.take(theirs) for ours, theirs in _BANDS.items()}}
     if kind != "yarn":
-        raise CheckpointError(f"{published.path}: rope type {kind!r} is not supported; default, yarn and llama3 are")
+        raise CheckpointError(
+            f"{published.path}: rope type {reprlib.repr(kind)} is not supported; default, yarn and llama3 are"
+        )
     rope.expect("truncate", True)
     yarn = {ours: rope.take(theirs, None) for ours, theirs in _YARN.items()}
     yarn["original_context"] = yarn["original_context"] or published.take("max_position_embeddings")

@@ -31,7 +31,7 @@ def _write(config: ModelConfig) -> dict[str, Any]:
 
 def _read_moe(published: Published) -> dict[str, Any]:
     layers, step = range(published.take("num_hidden_layers")), published.take("decoder_sparse_step", 1)
-    only = published.take("mlp_only_layers", ())
+    only = frozenset(published.take("mlp_only_layers", ()))
     width = published.take("intermediate_size", 0)
     experts = published.take("num_experts", published.take("num_local_experts", None))  # the newer name is the second
     mixture = {"experts": experts} | {ours: published.take(theirs) for ours, theirs in _EXPERTS.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from etude.errors import ConfigError
+from etude.models.files import fault_of
 
 _NAME = "etude-tiny"
 _PACKAGE = Path(__file__).parents[1]
@@ -22,6 +23,6 @@ def shipped_model() -> Path:
 
 def model_at(directory: Path) -> Path:
     """The same directory, where it is a checkpoint's. Raises ConfigError: it is the user who has named it."""
-    if not (directory / "config.json").is_file():
-        raise ConfigError(f"{directory}: no config.json there; a model directory holds it and model.safetensors")
+    if fault := fault_of(directory):
+        raise ConfigError(fault)
     return directory

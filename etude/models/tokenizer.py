@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from etude.durable import write_whole
 from etude.errors import CheckpointError
+from etude.models import files
 
 END_OF_TEXT, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 _TOOLS = ("read_file", "edit_file", "write_file", "list_dir", "grep", "run_terminal_cmd")
@@ -53,9 +54,12 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, words: Sequence[str] 
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    path = directory / "tokenizer.json"
+    """Raises CheckpointError."""
+    path, data = directory / "tokenizer.json", files.read(directory, "tokenizer.json", files.LARGE)
+    if data is None:
+        raise CheckpointError(f"{path}: no such file; copy it from the model's source")
     try:
-        return Tokenizer.from_file(str(path))
+        return Tokenizer.from_buffer(data)
     except Exception as error:  # the library raises bare Exception for every fault
         raise CheckpointError(
             f"{path}: not a readable tokenizer.json ({error}); copy it anew from the model's source"

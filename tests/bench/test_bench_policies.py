@@ -64,7 +64,7 @@ def test_the_shipped_recipe_names_tasks_of_every_kind():
         (["run", "nowhere"], "nowhere: no such task directory"),
         (["run", "--endpoint", "http://127.0.0.1:1/v1"], "--endpoint needs --model"),
         (["run", "--model", "qwen3"], "at an --endpoint"),
-        (["run", "--ladder", "1", "--checkpoint", "nowhere"], "nowhere holds no checkpoint"),
+        (["run", "--ladder", "1", "--checkpoint", "nowhere"], "policy.path: there is no directory nowhere; give one"),
         (["run", "--ladder", "1", "--solution", "2"], "policy.skill"),
         (["run", "--ladder", "1", "--solution", "1", "--resume"], "no run to resume"),
         (["compare", "nowhere", "nowhere"], "nowhere: no benchmark run"),

@@ -64,7 +64,7 @@ def test_a_word_that_is_none_is_answered_with_the_nearest(arguments, said, capsy
         (["train", "recipes/quickstart.toml", "--resume", "--out", "/nonexistent/run"], 42, "no run to resume"),
         (["play", "--task", "9:x"], 42, "RUNG:SEED"),
         (["play", "--dir", "."], 42, "PROMPT"),
-        (["play", "--model", "nowhere"], 42, "nowhere: no config.json there"),
+        (["play", "--model", "nowhere"], 42, "there is no directory nowhere; give one that holds config.json"),
         (["weights", "log", "/nonexistent/store"], 1, "/nonexistent/store"),
         (["config", "recipes/quickstart.toml", "--set", "groups.sise="], 42, "groups.sise: unknown key"),
         (["config", "."], 42, ".: is a directory; name the TOML file"),

@@ -182,7 +182,7 @@ def test_a_torn_or_foreign_checkpoint_is_named(tmp_path, tokenizer, read):
     config.write_text('{"architectures": ["GPT2LMHeadModel"]}')
     with pytest.raises(CheckpointError, match="GPT2"):
         read(tmp_path)
-    with pytest.raises(CheckpointError, match="no such file"):
+    with pytest.raises(CheckpointError, match="there is no directory"):
         read(tmp_path / "nowhere")
 
 
