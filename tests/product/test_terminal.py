@@ -375,6 +375,19 @@ def test_escape_stops_and_what_was_typed_is_the_next_prompt(here: Setting) -> No
     assert "And then?" in server.bodies[1]["messages"][-1]["content"]
 
 
+def test_an_answer_that_became_a_loop_is_cut_and_said_to_be(here: Setting) -> None:
+    loop = Reply("Wait, I look once more.\n" * 2000, piece=200)
+    with ScriptedServer([loop, loop, Reply("Done.")]) as server, here.terminal(server) as terminal:
+        terminal.say("Go.")
+        for _ in range(2):
+            terminal.see("^the answer was cut off, because it repeated the same 24 characters")
+        terminal.see("^stopped: the model repeats itself. Say something to go on$")
+        terminal.say("Go on.")
+        terminal.see("^Done.$")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+
+
 def test_the_line_of_status(here: Setting) -> None:
     """Model, context, cost, branch and mode, as they are when a line is asked for."""
     subprocess.run(["git", "init", "-q", "-b", "feature/x", str(here.project)], check=True)

@@ -37,7 +37,7 @@ from etude.product.terminal.commands import COMMANDS, CommandContext, Leave, Nex
 from etude.product.terminal.flow import Flow
 from etude.product.terminal.questions import Questions
 from etude.product.terminal.screen import Screen, usable
-from etude.product.terminal.show import Show, format_duration, prose_of
+from etude.product.terminal.show import Show, format_duration, prose_of, stopped_by
 from etude.product.terminal.typing import Keyboard, quiet_keys, usual_keys
 
 _TICK_S = 0.15
@@ -249,7 +249,7 @@ class Face:
                 ("stopped. ", "yellow"), ("What was done stays: /continue, /undo, or say what else", "dim")
             )
         elif ended != "finished":
-            self._screen.line((f"stopped by a limit: {ended}. ", "yellow"), ("Say something to go on", "dim"))
+            self._screen.line((f"{stopped_by(ended)}. ", "yellow"), ("Say something to go on", "dim"))
 
     def _bill(self, opened: CommandContext, spent: SessionCost, turns: int, seconds: float) -> str:
         told = [commands.counted(turns, "turn")]
