@@ -375,6 +375,28 @@ def test_escape_stops_and_what_was_typed_is_the_next_prompt(here: Setting) -> No
     assert "And then?" in server.bodies[1]["messages"][-1]["content"]
 
 
+def test_after_escape_it_takes_two_interrupts_to_leave(here: Setting) -> None:
+    """The first may come while it still stops, or where a line is waited for; it never leaves without a word."""
+    sleep = run("trap '' TERM; echo begun; sleep 100")
+    with ScriptedServer([Reply("", [sleep])] * 2) as server, here.terminal(server, "--allow", "run") as terminal:
+        terminal.say("Go.")
+        terminal.see("^  begun$")
+        terminal.type("\x1b")
+        terminal.see("^stopped. What was done stays")
+        terminal.see("› *$")
+        terminal.type(CTRL_C)
+        terminal.see("^ctrl-c once more leaves$")
+        terminal.say("Again.")
+        terminal.see("^  begun$")
+        terminal.type("\x1b")
+        terminal.wait(lambda: "stopping" in terminal.text or terminal.text.count("stopped.") == 2, "it to stop")
+        terminal.type(CTRL_C)
+        terminal.see("^ctrl-c once more leaves$")
+        terminal.see("› *$")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0
+
+
 def test_an_answer_that_became_a_loop_is_cut_and_said_to_be(here: Setting) -> None:
     loop = Reply("Wait, I look once more.\n" * 2000, piece=200)
     with ScriptedServer([loop, loop, Reply("Done.")]) as server, here.terminal(server) as terminal:
