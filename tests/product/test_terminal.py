@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from pseudo_terminal import ALT_ENTER, CTRL_C, CTRL_D, ENTER, TAB, Terminal
-from scripted_openai import Reply, ScriptedServer
+from scripted_openai import Json, Reply, ScriptedServer
 
 BILL = r"turns? ·"
 
@@ -373,6 +373,43 @@ def test_escape_stops_and_what_was_typed_is_the_next_prompt(here: Setting) -> No
         terminal.type("\x1b" + CTRL_D)
         assert terminal.end() == 0
     assert "And then?" in server.bodies[1]["messages"][-1]["content"]
+
+
+def test_what_is_typed_while_it_works_is_seen_and_sent(here: Setting) -> None:
+    """Beside the status where a command runs, below the line where words come; and a question does not take it."""
+    gate = here.project / "gate"
+
+    def slowly() -> Iterator[Json]:
+        for words in ("So it", " is, "):
+            yield {"choices": [{"index": 0, "delta": {"content": words}}]}
+        while not gate.exists():
+            yield {"choices": []}
+        yield {"choices": [{"index": 0, "delta": {"content": "and stays."}, "finish_reason": "stop"}]}
+
+    wait = run("echo begun; until [ -e gate ]; do sleep 0.1; done; rm gate; make it")
+    script = [Reply("", [wait]), Reply(events=slowly(), pace_s=0.05), Reply("", [run("make it")]), Reply("Done.")]
+    with ScriptedServer(script) as server, here.terminal(server) as terminal:
+        terminal.say("Go.")
+        terminal.see(r"allow\?$")
+        terminal.type("y" + ENTER)
+        terminal.see("^  begun$")
+        terminal.type("And thenx\x7f?")
+        terminal.wait(lambda: "› And then?" in terminal.text, "what is typed to be seen")
+        gate.touch()
+        terminal.see("^So it")
+        terminal.wait(lambda: re.search("^So it.*\n.*› And then\\?$", terminal.text, re.M), "it to stand below words")
+        terminal.type(" More." + ENTER + "Last.")
+        terminal.wait(lambda: "› And then? More.⏎Last." in terminal.text, "all of it to be seen")
+        gate.touch()
+        terminal.see(r"› And then\? More\.$")
+        assert "So it is, and stays.\n" in terminal.text, "what was written goes on where it was"
+        terminal.see(r"allow\?$")
+        terminal.type("n" + ENTER)
+        terminal.see("^Done.$")
+        terminal.see("› Last.$")
+        terminal.type("\x15" + CTRL_D)
+        assert terminal.end() == 0
+    assert server.bodies[2]["messages"][-1]["content"] == "And then? More."
 
 
 def test_after_escape_it_takes_two_interrupts_to_leave(here: Setting) -> None:

@@ -324,7 +324,7 @@ class Face:
         self._began, self._idle = time.monotonic(), False
         self._stopping = self._warned = False
         try:
-            with self._keyboard.listening(self._escape):
+            with self._keyboard.listening(self._escape, self._tell_status):
                 yield
         finally:
             self._began = None
@@ -334,11 +334,14 @@ class Face:
         while True:
             if self._began is not None:
                 self._show.tick()
-                doing = "stopping" if self._stopping else self._show.doing or "working"
-                self._screen.status(
-                    f"{doing} · {format_duration(time.monotonic() - self._began)} · esc or ctrl-c stops"
-                )
+                self._tell_status()
             await asyncio.sleep(_TICK_S)
+
+    def _tell_status(self) -> None:
+        if self._began is not None:
+            doing = "stopping" if self._stopping else self._show.doing or "working"
+            time_taken = format_duration(time.monotonic() - self._began)
+            self._screen.status(f"{doing} · {time_taken} · esc or ctrl-c stops", self._keyboard.typed())
 
     def _escape(self) -> None:
         """Stops what can be stopped, and never leaves."""
