@@ -238,6 +238,43 @@ def test_a_loop_that_the_model_leaves_is_counted(here: Setting, capsys: pytest.C
     assert (result["response"], result["usage"]["repetitions"], result["usage"]["requests"]) == ("Done.", 1, 2)
 
 
+def test_a_model_named_on_the_command_line_has_its_own_context(
+    here: Setting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not that of the model in the file. Where the server does not say, the user is told which one is used."""
+    file = here.project.parent / "config" / "etude" / "agent.toml"
+    file.parent.mkdir(parents=True)
+
+    def limit(context: int | None, *more: str, model: str = "scripted") -> tuple[str, str]:
+        """The context that the model is told of, and what stands on stderr."""
+        with ScriptedServer([Reply("Done.")], context) as server:
+            file.write_text(f'context_tokens = 9000\n[endpoint]\nurl = "{server.url}"\nmodel = "own"\n')
+            assert main(["agent", "-p", "Go.", "--dir", str(here.project), "--model", model, *more]) == 0
+            system = server.bodies[0]["messages"][0]["content"]
+        [tokens] = re.findall(r"a context of (\d+) tokens", system)
+        return tokens, capsys.readouterr().err
+
+    assert limit(20_000) == ("20000", "")
+    assert limit(20_000, "--set", "context_tokens=7000") == ("7000", "")
+    assert limit(20_000, model="own") == ("9000", "")
+    tokens, said = limit(None)
+    assert tokens == "9000" and "how long the context of scripted is" in said and "--set context_tokens=N" in said
+
+
+def test_an_endpoint_that_dies_in_the_middle_says_what_the_page_explains(
+    here: Setting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer([Reply("Done.")]) as server:
+        arguments = here.arguments(server, "Go.", "--set", "endpoint.attempts=2")
+        assert main(arguments) == 0
+    capsys.readouterr()
+    assert main(arguments) == 1
+    line = capsys.readouterr().err
+    page = (Path(__file__).parents[2] / "docs/troubleshooting.md").read_text()
+    [said] = re.findall(r"^\| `(.+? cannot be reached .+?)` ", page, re.M)
+    assert re.search(re.escape(said).replace("…", ".+"), line)
+
+
 def test_killed_in_the_middle_of_a_command(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     command = "echo started >> ledger; sleep 30; echo ended >> ledger"
     script = [Reply("", [("run_terminal_cmd", {"command": command})]), Reply("I looked. Done.")]
