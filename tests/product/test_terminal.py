@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from pseudo_terminal import ALT_ENTER, CTRL_C, CTRL_D, ENTER, TAB, Terminal
+from pseudo_terminal import ALT_ENTER, CTRL_C, CTRL_D, ENTER, TAB
 from scripted_openai import Json, Reply, ScriptedServer
+from terminal_setting import Setting
 
 BILL = r"turns? ·"
-
-
-_ABOUT_TERMINALS = ("TERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CI")
-"""What would tell the command of another terminal than the one it is given."""
-
-
-class Setting:
-    """A project, a home for sessions, and a terminal with `etude agent` in both."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.project = root, root / "project"
-        self.project.mkdir()
-        (self.project / "a.py").write_text("def f(x):\n    return x - 1\n")
-
-    @property
-    def env(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name not in _ABOUT_TERMINALS}
-        return {**kept, "ETUDE_HOME": str(self.root / "home"), "XDG_CONFIG_HOME": str(self.root / "config")}
-
-    def argv(self, server: ScriptedServer, *more: str) -> list[str]:
-        given = ["--endpoint", server.url, "--model", "m", "--dir", str(self.project), *more]
-        return [sys.executable, "-m", "etude.cli.main", "agent", *given]
-
-    def terminal(
-        self, server: ScriptedServer, *more: str, env: Mapping[str, str] | None = None, columns: int = 80
-    ) -> Terminal:
-        return Terminal(self.argv(server, *more), {**self.env, **(env or {})}, columns)
 
 
 @pytest.fixture
