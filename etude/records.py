@@ -131,7 +131,7 @@ class Scored:
 class Truncated:
     """A limit of the task cut the session. The final state was judged all the same: the verdict counts."""
 
-    limit: Literal["turns", "context", "tokens", "wall"]
+    limit: Literal["turns", "context", "tokens", "wall", "repetition"]
     reward: float
     parts: Mapping[str, float]
 

@@ -140,12 +140,19 @@ def _text(file: Path) -> str:
 
 
 def _config(options: argparse.Namespace) -> AgentConfig:
-    from etude.product.config import load_agent
+    from etude.product.config import config_file, load_agent
+    from etude.product.setup.found import with_own_context
 
     given = [("endpoint.url", options.endpoint), ("endpoint.model", options.model)]
     given += [("ranking.tests", options.tests), ("ranking.lints", options.lints)]
     overrides = [*(f"{key}={json.dumps(value)}" for key, value in given if value), *options.set]
-    return load_agent(options.config, overrides)
+    config = load_agent(options.config, overrides)
+    if any(each.partition("=")[0].strip() == "context_tokens" for each in options.set):
+        return config
+    config, remark = asyncio.run(with_own_context(config, options.config or config_file()))
+    if remark:
+        say(remark, sys.stderr)
+    return config
 
 
 def _set_up(options: argparse.Namespace) -> None:

@@ -134,7 +134,8 @@ class _TrajectoryBuilder:
 
     def _message(self, event: Event, record: Record) -> None:
         data = event.data
-        more = {"cut_off": True} if data["finish"] == "length" else {}
+        more = {"cut_off": True} if data["finish"] != "stop" else {}
+        more |= {"repeated": data["repeated"]} if "repeated" in data else {}
         self._turns[data["turn"]] = self._by_model(event, record, data["text"], turn=data["turn"], **more)
 
     def _call(self, data: Mapping[str, Any]) -> None:
@@ -157,7 +158,9 @@ class _TrajectoryBuilder:
     def _told_of_a_cut(self, step: Json) -> None:
         """A message that was cut off before it called for anything is answered all the same."""
         if "cut_off" in step["extra"] and "tool_calls" not in step:
-            turn = Turn(step["extra"]["turn"], step["metrics"]["completion_tokens"], cut=True, calls=())
+            extra = step["extra"]
+            tokens, repeated = step["metrics"]["completion_tokens"], extra.get("repeated", "")
+            turn = Turn(extra["turn"], tokens, cut=True, calls=(), repeated=repeated)
             step["observation"] = {"results": [{"content": text} for text in turn.texts()]}
 
     # --- as steps -----------------------------------------------------------------------------------------------------

@@ -43,6 +43,8 @@ class Reply:
     cut: bool
     version: int
     record: Record
+    repeated: str = ""
+    """What it said over and over, where it was cut for that."""
 
 
 class Dialogue(Protocol):

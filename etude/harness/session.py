@@ -325,6 +325,8 @@ class Session:
             turn = self.state.open_turn
             if not turn.calls and not turn.cut:
                 return "finished"
+            if turn.repeated and self.state.repetitions > 1:
+                return "repetition"
             if not await self._runner.run(turn):
                 return "wall"
             await self.checkpoints.turn_over(turn)
@@ -365,7 +367,8 @@ class Session:
             text=reply.text,
             tokens=reply.tokens,
             context=reply.context,
-            finish="length" if reply.cut else "stop",
+            finish="repetition" if reply.repeated else "length" if reply.cut else "stop",
             version=reply.version,
+            **({"repeated": reply.repeated} if reply.repeated else {}),
         )
         return None

@@ -18,7 +18,8 @@ from etude.harness.schema import MalformedCall, ToolCall
 from etude.harness.tools import ToolResult
 from etude.records import Event, EventKind, Segment
 
-Stop: TypeAlias = Literal["finished", "turns", "context", "tokens", "wall"]
+Stop: TypeAlias = Literal["finished", "turns", "context", "tokens", "wall", "repetition"]
+"""How a prompt ended: by itself, by a limit, or because the model twice fell into saying the same over and over."""
 
 _COUNTS = (
     "turns", "tool_calls", "malformed_calls", "parallel_turns", "cut_messages", "sampled_tokens", "observed_tokens",
@@ -46,6 +47,8 @@ class Turn:
     """How many of the calls are in the log."""
     started: set[int] = field(default_factory=set)
     results: dict[int, ToolResult] = field(default_factory=dict)
+    repeated: str = ""
+    """What it said over and over, where it was cut for that."""
 
     def name(self, index: int) -> str:
         call = self.calls[index]
@@ -53,6 +56,8 @@ class Turn:
 
     def texts(self) -> list[str]:
         """The results, in call order; a message cut off before it called for anything is told so."""
+        if self.repeated:
+            return [f"error: {cut_for(self.repeated)}, and no call in it was run; go on, and say or do something else"]
         if not self.calls and self.cut:
             return [f"error: your message was cut off after {self.tokens} tokens; write shorter ones"]
         return [self.results[index].text for index in sorted(self.results)]
@@ -105,6 +110,8 @@ class SessionState:
         self.turns_before_prompt = 0
         self.turns_before_context = 0
         """Turns that were over when the last prompt, and when this context, began."""
+        self.repetitions = 0
+        """Messages since the last prompt that were cut for repeating themselves."""
         self.tools_s = 0.0
         """Seconds since the last prompt in which a call ran, as far as such stretches are over."""
         self._running: set[int] = set()
@@ -196,15 +203,16 @@ class SessionState:
         self.prompts.append(event.data["user"])
         self.dialogue.append_input(record)
         self.turn, self.stop, self.turns_before_prompt = None, None, self.usage["turns"]
-        self.tools_s = 0.0
+        self.tools_s, self.repetitions = 0.0, 0
         self._running.clear()
 
     def _completion(self, event: Event, record: Record) -> None:
-        data, cut = event.data, event.data["finish"] == "length"
+        data, cut = event.data, event.data["finish"] != "stop"
         self.dialogue.append_reply(record)
         calls = self.dialogue.calls(record, data["text"], cut)
         well_formed = sum(isinstance(call, ToolCall) for call in calls)
-        self.turn = Turn(data["turn"], data["tokens"], cut, calls)
+        self.turn = Turn(data["turn"], data["tokens"], cut, calls, repeated=data.get("repeated", ""))
+        self.repetitions += bool(self.turn.repeated)
         self.usage["turns"] += 1
         self.usage["sampled_tokens"] += data["tokens"]
         self.usage["cut_messages"] += cut
@@ -239,6 +247,11 @@ class SessionState:
             self.contexts += 1
             self.summary = self.cut.text or ""
         self.cut, self.turns_before_context = None, self.usage["turns"]
+
+
+def cut_for(repeated: str) -> str:
+    """What is said, to the model and to the user, of a message that was cut for what it repeated."""
+    return f"the answer was cut off, because it repeated {repeated}"
 
 
 def _result_of(data: Mapping[str, Any]) -> ToolResult:

@@ -21,18 +21,19 @@ from typing import Any, Literal, TextIO
 from etude.errors import ConfigError, EtudeError, Exit
 from etude.harness.endpoint import Delta, Retry, TextDelta
 from etude.harness.permissions.gate import Gate
-from etude.harness.state import Stop
+from etude.harness.state import Stop, cut_for
 from etude.harness.store import SessionStore
 from etude.plain import plain_line, say
 from etude.product.agent import Agent, open_agent
 from etude.product.config import AgentConfig
-from etude.product.terminal.show import call_shown
+from etude.product.terminal.show import call_shown, stopped_by
 from etude.records import Event
 
 EXIT: Mapping[Stop, Exit] = {
     "finished": Exit.DONE, "turns": Exit.LIMIT, "tokens": Exit.LIMIT, "wall": Exit.LIMIT, "context": Exit.FAILED,
+    "repetition": Exit.FAILED,
 }  # fmt: skip
-"""Limits that a larger budget would lift, and the one that none would."""
+"""Limits that a larger budget would lift, and what none would."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ async def run(config: AgentConfig, asked: Asked, store: SessionStore, out: TextI
     def on_event(event: Event) -> None:
         if event.kind == "completion":
             heard.clear()
+            if "repeated" in event.data and asked.output == "text":
+                say(cut_for(event.data["repeated"]), sys.stderr)
         for line in stream_event(event) if stream else ():
             say(json.dumps(line, ensure_ascii=True), out)
 
@@ -97,7 +100,7 @@ async def run(config: AgentConfig, asked: Asked, store: SessionStore, out: TextI
         for line in _refused(agent.gate):
             say(line, sys.stderr)
         if stop != "finished":
-            say(f"stopped by a limit: {stop}; go on with --resume {result['session_id']}", sys.stderr)
+            say(f"{stopped_by(stop)}; go on with --resume {result['session_id']}", sys.stderr)
     elif agent.gate.unasked:
         said = {"type": "error", "severity": "warning", "message": "\n".join(_refused(agent.gate))}
         say(json.dumps({**said, "refused": result["refused"], "wanting": result["wanting"]}), out)
@@ -183,6 +186,8 @@ def stream_event(event: Event) -> Iterator[dict[str, Any]]:
             yield {"type": "message", **at, "role": "user", "content": data["user"]}
         case "completion":
             yield {"type": "message", **at, "role": "assistant", "content": data["text"], "turn": data["turn"]}
+            if "repeated" in data:
+                yield {"type": "error", **at, "severity": "warning", "message": cut_for(data["repeated"])}
         case "tool_call":
             given = data.get("arguments", {"malformed": data.get("raw", "")})
             yield {"type": "tool_use", **at, "tool_id": _id(data), "tool_name": data["name"], "parameters": given}

@@ -12,6 +12,7 @@ a status, a dropped or silent stream, raw pieces that no server should send. Wha
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import socket
 import threading
@@ -62,8 +63,8 @@ class Reply:
     usage: bool = True
     message: Json | None = None
     """Put into chat completions' whole message, over what it would hold."""
-    events: Sequence[Json | str] | None = None
-    """A stream's events instead of all the above: JSON, or a string sent as it stands."""
+    events: Iterable[Json | str] | None = None
+    """A stream's events instead of all the above: JSON, or a string sent as it stands. They may never end."""
 
 
 @dataclass(frozen=True)
@@ -150,10 +151,10 @@ class ScriptedServer:
         stream = self._stream(reply, told, last if reply.events is None else "")
         return StreamingResponse(stream, headers=dict(reply.headers), media_type="text/event-stream")
 
-    async def _stream(self, reply: Reply, events: Sequence[Json | str], last: str) -> AsyncIterator[str]:
+    async def _stream(self, reply: Reply, events: Iterable[Json | str], last: str) -> AsyncIterator[str]:
         if reply.drop_after is None:
             await asyncio.sleep(reply.stall_s)
-        kept = events if reply.drop_after is None else events[: reply.drop_after]
+        kept = events if reply.drop_after is None else itertools.islice(events, reply.drop_after)
         for event in kept:
             yield event if isinstance(event, str) else _event(event)
             await asyncio.sleep(reply.pace_s)  # each event is a write of its own

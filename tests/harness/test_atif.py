@@ -105,6 +105,13 @@ def test_every_form_of_message(place: Place) -> None:
     assert names == list(HarnessConfig(toolset="agent").tools) and told.extra["events_undone"] == 0
 
 
+def test_a_message_that_was_cut_for_repeating_itself(place: Place) -> None:
+    script = [Reply("Wait, I look. " * 2000, piece=200), Reply("Done.")]
+    cut, done = play(place, script, lambda session: session.prompt("Look.")).steps[2:]
+    assert cut.message == "Wait, I look. " * 2 and cut.extra["cut_off"] and done.message == "Done."
+    assert f"it repeated {cut.extra['repeated']}" in cut.observation.results[0].content
+
+
 def test_what_was_undone_is_left_out_and_another_process_has_its_own_clock(place: Place) -> None:
     async def one_too_many(session: Session) -> None:
         await session.prompt("First.")

@@ -386,6 +386,23 @@ def test_a_server_that_is_not_there() -> None:
         asyncio.run(whole())
 
 
+def test_a_server_that_is_there_no_more() -> None:
+    """It is asked as often as one that is busy, since it may come back, and then said to be as one never there."""
+
+    async def whole(server: ScriptedServer) -> Endpoint:
+        endpoint = Endpoint(EndpointConfig(url=server.url, model="m", attempts=3))
+        try:
+            with server:
+                await endpoint.ask([], [], 5, "s", silence)
+            with pytest.raises(EndpointError, match=r"/v1 cannot be reached \(ConnectError.*\); is it running, and"):
+                await endpoint.ask([], [], 5, "s", silence)
+        finally:
+            await endpoint.close()
+        return endpoint
+
+    assert asyncio.run(whole(ScriptedServer([Reply("Done.")]))).counters["retries"] == 2
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 

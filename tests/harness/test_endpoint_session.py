@@ -308,3 +308,59 @@ def test_a_context_that_overflows_ends_the_session(play: Play) -> None:
     assert play([Reply("", [READ]), long]).stops == ["context"]
     with pytest.raises(ConfigError, match="very first message does not fit the model's context"):
         play([long])
+
+
+LOOP = "I look at the file once more.\n"
+
+
+@BOTH
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_that_became_a_loop_is_cut_and_the_model_goes_on(play: Play, dialect: str, stream: bool) -> None:
+    script = [Reply("First: " + LOOP * 4000, piece=100), Reply("I stop that.")]
+    played = play(script, dialect=dialect, stream=stream)
+    assert played.stops == ["finished"]
+    cut, last = (event.data for event in played.events if event.kind == "completion")
+    assert (cut["finish"], cut["text"], last["finish"]) == ("repetition", "First: " + LOOP * 2, "stop")
+    assert cut["repeated"].startswith("the same 30 characters 4") and 3000 < cut["tokens"] < 5000
+    *_, kept, told = played.bodies[-1].get("messages") or played.bodies[-1]["input"]
+    assert kept == {"role": "assistant", "content": "First: " + LOOP * 2}, "a loop in the context calls for more"
+    assert told["role"] == "user" and f"it repeated {cut['repeated']}, and no call in it was run" in told["content"]
+    [end] = (event.data for event in played.events if event.kind == "end")
+    assert end["usage"]["cut_messages"] == 1 and end["usage"]["tool_calls"] == 0
+    if stream:
+        assert sum(len(each.text) for each in played.told if isinstance(each, TextDelta)) < 14_000, "it was not read on"
+
+
+@BOTH
+@pytest.mark.parametrize("where", ["text", "reasoning", "arguments", "calls", "text calls"])
+def test_the_second_loop_ends_the_prompt_and_the_next_may_have_its_own(play: Play, dialect: str, where: str) -> None:
+    call = ("read_file", {"path": "a.py"})
+    written = "<tool_call>\n<function=read_file>\n<parameter=path>\na.py\n</parameter>\n</function>\n</tool_call>\n"
+    loop = {
+        "text": Reply(LOOP * 4000, piece=100),
+        "reasoning": Reply("Well.", reasoning=LOOP * 4000, piece=100),
+        "arguments": Reply("", [call, ("write_file", '{"path": "b.py", "content": "' + "x = 1\\n" * 9000)], piece=100),
+        "calls": Reply("", [call] * 1000),
+        "text calls": Reply(written * 400, piece=100),
+    }[where]
+    as_text = {"calls": "text"} if where == "text calls" else {}
+    script = [loop, loop, loop, Reply("Done.")]
+    played = play(script, ("Fix it.", "And now?"), dialect=dialect, **as_text)
+    assert played.stops == ["repetition", "finished"] and played.calls == [], "no call of a loop is run"
+    told = json.dumps(played.bodies[-1])
+    assert told.count("the answer was cut off, because it repeated the same") == 3 and len(told) < 40_000
+
+
+def test_a_loop_may_be_let_go_on(play: Play) -> None:
+    played = play([Reply(LOOP * 1000, piece=100)], repetition="allow")
+    assert played.stops == ["finished"]
+    assert [event.data["text"] for event in played.events if event.kind == "completion"] == [LOOP * 1000]
+
+
+def test_a_loop_is_taken_up_from_the_log_as_it_was(play: Play, tmp_path: Path) -> None:
+    loop = Reply(LOOP * 4000, piece=100)
+    first = play([loop, loop], journal=tmp_path / "log")
+    again = play([Reply("Done.")], ("Go on.",), journal=tmp_path / "log")
+    assert (first.stops, again.stops) == (["repetition"], ["finished"])
+    whole = play([loop, loop, Reply("Done.")], ("Fix it.", "Go on."))
+    assert again.bodies[-1]["messages"] == whole.bodies[-1]["messages"]

@@ -115,6 +115,23 @@ def test_a_call_is_seen_to_come_and_none_stays_open(tmp_path: Path) -> None:
     assert [(each.old_text, each.new_text) for each in before] == [("a", "b"), ("c", "d")]
 
 
+def test_an_answer_that_was_cut_for_repeating_itself_is_said_to_be(tmp_path: Path) -> None:
+    updates: list[Any] = []
+    projection = Projection(updates.append, tmp_path, 1000, terminals=False, text_calls=False)
+    cut = {
+        "text": "Hm. Hm. ",
+        "context": 10,
+        "finish": "repetition",
+        "repeated": "the same 4 characters 6000 times over",
+    }
+    projection.event(event("completion", turn=1, **cut))
+    projection.event(event("end", stop="repetition", usage={}))
+    said = [update.content.text.strip() for update in updates if update.session_update == "agent_message_chunk"]
+    assert said[0] == "Hm. Hm."
+    assert said[1] == "*The answer was cut off, because it repeated the same 4 characters 6000 times over.*"
+    assert said[2].startswith("*The model repeats itself. ")
+
+
 def test_no_link_leads_a_diff_out_of_the_workspace(tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()

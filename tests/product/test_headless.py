@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_openai import Reply, ScriptedServer
+from scripted_openai import Json, Reply, ScriptedServer
 
 from etude.cli.main import main
 
@@ -196,6 +198,81 @@ def test_what_had_come_of_an_answer_that_failed_is_shown(here: Setting, capsys: 
     with ScriptedServer(broken) as server:
         assert main(here.arguments(server, "x", *once)) == 1
     assert capsys.readouterr().out.startswith("Half")
+
+
+def endless(words: Json) -> Reply:
+    """A stream that says the same for ever: it ends when who reads it goes away."""
+    return Reply(events=itertools.repeat({"choices": [{"index": 0, "delta": words, "finish_reason": None}]}))
+
+
+@pytest.mark.parametrize("key", ["content", "reasoning_content"])
+def test_a_model_that_loops_for_ever_is_cut_told_and_stopped(
+    here: Setting, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    loop = endless({key: "Wait, I look once more. "})
+    said = r"the answer was cut off, because it repeated the same 24 characters \d+ times over"
+    with ScriptedServer([loop] * 4 + [Reply("At last.")]) as server:
+        assert main(here.arguments(server, "Go.")) == 1
+        out, err = capsys.readouterr()
+        first, second, last = err.splitlines()
+        assert re.fullmatch(said, first) and re.fullmatch(said, second)
+        assert last.startswith("stopped: the model repeats itself; go on with --resume 2")
+        assert out == ("Wait, I look once more. Wait, I look once more.\n" if key == "content" else "\n")
+        assert main(here.arguments(server, "Go.", "--output-format", "stream-json")) == 1
+        told = [line for line in lines(capsys.readouterr().out) if not line.get("delta")]
+        assert [line["type"] for line in told] == [
+            "init", "message", "message", "error", "message", "error", "result",
+        ]  # fmt: skip
+        assert re.fullmatch(said, told[3]["message"]) and told[-1]["stop"] == "repetition"
+        assert len(server.requests) == 4
+        assert main(here.arguments(server, "Then this.", "--continue", "--json")) == 0
+    [result] = lines(capsys.readouterr().out)
+    assert (result["stop"], result["response"], result["usage"]["cut_messages"]) == ("finished", "At last.", 2)
+    assert "because it repeated the same 24" in server.bodies[-1]["messages"][-1]["content"]
+
+
+def test_a_loop_that_the_model_leaves_is_counted(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer([endless({"content": "Well, then. "}), Reply("Done.")]) as server:
+        assert main(here.arguments(server, "Go.", "--json")) == 0
+    [result] = lines(capsys.readouterr().out)
+    assert (result["response"], result["usage"]["repetitions"], result["usage"]["requests"]) == ("Done.", 1, 2)
+
+
+def test_a_model_named_on_the_command_line_has_its_own_context(
+    here: Setting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not that of the model in the file. Where the server does not say, the user is told which one is used."""
+    file = here.project.parent / "config" / "etude" / "agent.toml"
+    file.parent.mkdir(parents=True)
+
+    def limit(context: int | None, *more: str, model: str = "scripted") -> tuple[str, str]:
+        """The context that the model is told of, and what stands on stderr."""
+        with ScriptedServer([Reply("Done.")], context) as server:
+            file.write_text(f'context_tokens = 9000\n[endpoint]\nurl = "{server.url}"\nmodel = "own"\n')
+            assert main(["agent", "-p", "Go.", "--dir", str(here.project), "--model", model, *more]) == 0
+            system = server.bodies[0]["messages"][0]["content"]
+        [tokens] = re.findall(r"a context of (\d+) tokens", system)
+        return tokens, capsys.readouterr().err
+
+    assert limit(20_000) == ("20000", "")
+    assert limit(20_000, "--set", "context_tokens=7000") == ("7000", "")
+    assert limit(20_000, model="own") == ("9000", "")
+    tokens, said = limit(None)
+    assert tokens == "9000" and "how long the context of scripted is" in said and "--set context_tokens=N" in said
+
+
+def test_an_endpoint_that_dies_in_the_middle_says_what_the_page_explains(
+    here: Setting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer([Reply("Done.")]) as server:
+        arguments = here.arguments(server, "Go.", "--set", "endpoint.attempts=2")
+        assert main(arguments) == 0
+    capsys.readouterr()
+    assert main(arguments) == 1
+    line = capsys.readouterr().err
+    page = (Path(__file__).parents[2] / "docs/troubleshooting.md").read_text()
+    [said] = re.findall(r"^\| `(.+? cannot be reached .+?)` ", page, re.M)
+    assert re.search(re.escape(said).replace("…", ".+"), line)
 
 
 def test_killed_in_the_middle_of_a_command(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:

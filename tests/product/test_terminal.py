@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from pseudo_terminal import ALT_ENTER, CTRL_C, CTRL_D, ENTER, TAB, Terminal
-from scripted_openai import Reply, ScriptedServer
+from pseudo_terminal import ALT_ENTER, CTRL_C, CTRL_D, ENTER, TAB
+from scripted_openai import Json, Reply, ScriptedServer
+from terminal_setting import Setting
 
 BILL = r"turns? ·"
-
-
-_ABOUT_TERMINALS = ("TERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CI")
-"""What would tell the command of another terminal than the one it is given."""
-
-
-class Setting:
-    """A project, a home for sessions, and a terminal with `etude agent` in both."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.project = root, root / "project"
-        self.project.mkdir()
-        (self.project / "a.py").write_text("def f(x):\n    return x - 1\n")
-
-    @property
-    def env(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name not in _ABOUT_TERMINALS}
-        return {**kept, "ETUDE_HOME": str(self.root / "home"), "XDG_CONFIG_HOME": str(self.root / "config")}
-
-    def argv(self, server: ScriptedServer, *more: str) -> list[str]:
-        given = ["--endpoint", server.url, "--model", "m", "--dir", str(self.project), *more]
-        return [sys.executable, "-m", "etude.cli.main", "agent", *given]
-
-    def terminal(
-        self, server: ScriptedServer, *more: str, env: Mapping[str, str] | None = None, columns: int = 80
-    ) -> Terminal:
-        return Terminal(self.argv(server, *more), {**self.env, **(env or {})}, columns)
 
 
 @pytest.fixture
@@ -373,6 +345,78 @@ def test_escape_stops_and_what_was_typed_is_the_next_prompt(here: Setting) -> No
         terminal.type("\x1b" + CTRL_D)
         assert terminal.end() == 0
     assert "And then?" in server.bodies[1]["messages"][-1]["content"]
+
+
+def test_what_is_typed_while_it_works_is_seen_and_sent(here: Setting) -> None:
+    """Beside the status where a command runs, below the line where words come; and a question does not take it."""
+    gate = here.project / "gate"
+
+    def slowly() -> Iterator[Json]:
+        for words in ("So it", " is, "):
+            yield {"choices": [{"index": 0, "delta": {"content": words}}]}
+        while not gate.exists():
+            yield {"choices": []}
+        yield {"choices": [{"index": 0, "delta": {"content": "and stays."}, "finish_reason": "stop"}]}
+
+    wait = run("echo begun; until [ -e gate ]; do sleep 0.1; done; rm gate; make it")
+    script = [Reply("", [wait]), Reply(events=slowly(), pace_s=0.05), Reply("", [run("make it")]), Reply("Done.")]
+    with ScriptedServer(script) as server, here.terminal(server) as terminal:
+        terminal.say("Go.")
+        terminal.see(r"allow\?$")
+        terminal.type("y" + ENTER)
+        terminal.see("^  begun$")
+        terminal.type("And thenx\x7f?")
+        terminal.wait(lambda: "› And then?" in terminal.text, "what is typed to be seen")
+        gate.touch()
+        terminal.see("^So it")
+        terminal.wait(lambda: re.search("^So it.*\n.*› And then\\?$", terminal.text, re.M), "it to stand below words")
+        terminal.type(" More." + ENTER + "Last.")
+        terminal.wait(lambda: "› And then? More.⏎Last." in terminal.text, "all of it to be seen")
+        gate.touch()
+        terminal.see(r"› And then\? More\.$")
+        assert "So it is, and stays.\n" in terminal.text, "what was written goes on where it was"
+        terminal.see(r"allow\?$")
+        terminal.type("n" + ENTER)
+        terminal.see("^Done.$")
+        terminal.see("› Last.$")
+        terminal.type("\x15" + CTRL_D)
+        assert terminal.end() == 0
+    assert server.bodies[2]["messages"][-1]["content"] == "And then? More."
+
+
+def test_after_escape_it_takes_two_interrupts_to_leave(here: Setting) -> None:
+    """The first may come while it still stops, or where a line is waited for; it never leaves without a word."""
+    sleep = run("trap '' TERM; echo begun; sleep 100")
+    with ScriptedServer([Reply("", [sleep])] * 2) as server, here.terminal(server, "--allow", "run") as terminal:
+        terminal.say("Go.")
+        terminal.see("^  begun$")
+        terminal.type("\x1b")
+        terminal.see("^stopped. What was done stays")
+        terminal.see("› *$")
+        terminal.type(CTRL_C)
+        terminal.see("^ctrl-c once more leaves$")
+        terminal.say("Again.")
+        terminal.see("^  begun$")
+        terminal.type("\x1b")
+        terminal.wait(lambda: "stopping" in terminal.text or terminal.text.count("stopped.") == 2, "it to stop")
+        terminal.type(CTRL_C)
+        terminal.see("^ctrl-c once more leaves$")
+        terminal.see("› *$")
+        terminal.type(CTRL_C)
+        assert terminal.end() == 0
+
+
+def test_an_answer_that_became_a_loop_is_cut_and_said_to_be(here: Setting) -> None:
+    loop = Reply("Wait, I look once more.\n" * 2000, piece=200)
+    with ScriptedServer([loop, loop, Reply("Done.")]) as server, here.terminal(server) as terminal:
+        terminal.say("Go.")
+        for _ in range(2):
+            terminal.see("^the answer was cut off, because it repeated the same 24 characters")
+        terminal.see("^stopped: the model repeats itself. Say something to go on$")
+        terminal.say("Go on.")
+        terminal.see("^Done.$")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
 
 
 def test_the_line_of_status(here: Setting) -> None:

@@ -2,8 +2,9 @@
 
 `config` says which endpoint; `wire` owns HTTP, retries and deadlines, `refusals` what a server's refusal means; `chat`
 and `responses` are the two dialects, and `completion` what an answer is in either; `client` asks one endpoint for
-messages, and `dialogue` is the session's seam over it. No torch, and none of any vendor's own client: the differences
-between servers that call themselves compatible are handled here, in the open. Never runs a tool, never writes a log.
+messages, `repetition` notices one that has become a loop, and `dialogue` is the session's seam over it all. No torch,
+and none of any vendor's own client: the differences between servers that call themselves compatible are handled here,
+in the open. Never runs a tool, never writes a log.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from etude.harness.endpoint.chat import ChatCompletions
 from etude.harness.endpoint.completion import Completion, Delta, Dialect, Json, OnDelta, Reader, Usage
 from etude.harness.endpoint.config import EndpointConfig
 from etude.harness.endpoint.refusals import UnknownParameter
+from etude.harness.endpoint.repetition import Repeating
 from etude.harness.endpoint.responses import Responses
 from etude.harness.endpoint.wire import TIMEOUTS, Timeouts, Wire
 
@@ -23,7 +24,8 @@ from etude.harness.endpoint.wire import TIMEOUTS, Timeouts, Wire
 class Endpoint:
     """Use on one event loop, by any number of sessions; the caller closes it.
 
-    `counters` count requests answered, their tokens as the server counts them, and attempts that failed.
+    `counters` count requests answered, their tokens as the server counts them, answers cut for repeating themselves,
+    and attempts that failed.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class Endpoint:
         request_id: str = "",
     ) -> Completion:
         """The next message of a conversation, whose items are as `encode` wrote them. Raises EndpointError,
-        ContextOverflow or DeadlineExceeded."""
+        ContextOverflow or DeadlineExceeded, and what `tell` raises: nothing more is read of the answer then."""
         conversation = b",".join(items)
 
         def reader() -> Reader:
@@ -63,6 +65,9 @@ class Endpoint:
             try:
                 said = await self._wire.ask(self.dialect.path, body, reader, tell, request_id or uuid4().hex)
                 break
+            except Repeating:
+                self._counters.update(requests=1, repetitions=1)
+                raise
             except UnknownParameter as error:
                 if not self.dialect.adapt(error.server_message):
                     raise

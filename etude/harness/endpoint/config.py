@@ -105,6 +105,9 @@ class EndpointConfig(ServerConfig):
     reasoning: Literal["return", "drop"] = "return"
     """What is done with a message's reasoning: given back with the message, as models trained to think between calls
     want it, or left out of the conversation."""
+    repetition: Literal["cut", "allow"] = "cut"
+    """What is done where an answer's end says the same for thousands of characters: it is cut there and the model told
+    so, which ends the prompt the second time; or it is let go on to its longest."""
     cache_key: bool = False
     """Send the session's id as `prompt_cache_key`: endpoints that know it keep a session near its cache."""
 

@@ -22,6 +22,7 @@ from etude.harness.dialogue import PreparedInput as Prepared
 from etude.harness.dialogue import Reply
 from etude.harness.endpoint.client import Endpoint, encode, silence
 from etude.harness.endpoint.completion import Completion, Delta, Json, NativeCall, OnDelta, Retry, TextDelta, Usage
+from etude.harness.endpoint.repetition import Repeating, RepetitionWatch
 from etude.harness.events import Record
 from etude.harness.prompt import explained_prompt, render_results, tools_changed
 from etude.harness.protocol import CallParser, Text, calls_of, parse_message
@@ -108,7 +109,11 @@ class EndpointDialogue:
         tell = self._on_delta if self._native else _TextOnly(self._tools, self._on_delta)
         request_id = uuid4().hex
         told = self._schemas() if self._context_tools is None else self._context_tools
-        said = await self._endpoint.ask(self._items, told, max_tokens, self._session_id, tell, request_id)
+        watched = RepetitionWatch(tell) if self._endpoint.config.repetition == "cut" else tell
+        try:
+            said = await self._endpoint.ask(self._items, told, max_tokens, self._session_id, watched, request_id)
+        except Repeating as loop:
+            return self._cut(loop, request_id)
         if isinstance(tell, _TextOnly):
             tell.finish()
         if said.usage is not None:
@@ -118,7 +123,18 @@ class EndpointDialogue:
         context = said.usage.prompt + tokens if said.usage and said.usage.prompt else self._tokens + size
         return Reply(said.text, tokens, context, said.cut, version=0, record=_record(said, context, request_id))
 
+    def _cut(self, loop: Repeating, request_id: str) -> Reply:
+        """What is kept of a message that became a loop. It has no calls; an empty message is refused by some."""
+        message = {"role": "assistant", "content": loop.text or "…"}
+        said = Completion(loop.text, loop.reasoning, (), True, None, (message,))
+        context = self._tokens + _estimate(encode(message))
+        record = {**_record(said, context, request_id), "repeated": str(loop)}
+        tokens = int(loop.heard / _CHARACTERS_A_TOKEN)
+        return Reply(loop.text, tokens, context, cut=True, version=0, record=record, repeated=str(loop))
+
     def calls(self, reply: Record, text: str, cut: bool) -> list[ToolCall | MalformedCall]:
+        if "repeated" in reply:
+            return []
         native = [NativeCall(*call) for call in reply["calls"]]
         if native:
             return [self._checked(call, cut and call is native[-1]) for call in native]

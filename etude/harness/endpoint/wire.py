@@ -85,7 +85,7 @@ class Wire:
                         return await self._attempt(path, body, reader(), request_id, deadline)
                     except RetryableError as failed:
                         last = str(failed)
-                        if attempt == self._attempts(failed):
+                        if attempt == self._attempts:
                             raise self._given_up(failed, attempt, what, started) from None
                         await self._pause(failed, attempt, what, started, tell)
         except TimeoutError:
@@ -129,10 +129,12 @@ class Wire:
         except BadAnswer as fault:
             raise error_of_fault(self._config, path, fault) from None
         except httpx2.TimeoutException as error:
-            seconds = self._connect_s if isinstance(error, httpx2.ConnectTimeout) else self._silence_s
-            raise RetryableError(f"silence for {seconds:g} s", silent=True, unreached=not self._reached) from None
+            dead = isinstance(error, httpx2.ConnectTimeout)
+            said = f"silence for {self._connect_s if dead else self._silence_s:g} s"
+            raise RetryableError(said, silent=not dead, unreached=dead) from None
         except httpx2.TransportError as error:
-            raise RetryableError(f"{type(error).__name__}: {error}", unreached=not self._reached) from None
+            dead = isinstance(error, httpx2.ConnectError) or not self._reached
+            raise RetryableError(f"{type(error).__name__}: {error}", unreached=dead) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:  # what no other attempt would change
             raise EndpointError(f"{self._config.url}{path}: {error}; is endpoint.url right?") from None
 
@@ -183,9 +185,10 @@ class Wire:
 
     # --- between attempts ---------------------------------------------------------------------------------------------
 
-    def _attempts(self, failed: RetryableError) -> int:
+    @property
+    def _attempts(self) -> int:
         """A server that was never reached is more likely absent than busy."""
-        return min(2, self._config.attempts) if failed.unreached else self._config.attempts
+        return self._config.attempts if self._reached else min(2, self._config.attempts)
 
     async def _pause(self, failed: RetryableError, attempt: int, what: str, started: float, tell: OnDelta) -> None:
         pause = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)

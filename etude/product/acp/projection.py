@@ -28,6 +28,7 @@ from acp.schema import (
 from etude.harness.endpoint import CallDelta, Delta, Retry, TextDelta
 from etude.harness.events import Record
 from etude.harness.protocol import Text, parse_message
+from etude.harness.state import cut_for
 from etude.product.acp import calls
 from etude.product.acp.commands import Screen
 from etude.product.acp.outbox import Update
@@ -39,6 +40,7 @@ _WHY = {
     "tokens": "This session has used its tokens (max_sampled_tokens).",
     "wall": "This prompt has used its time (wall_s). /continue goes on.",
     "context": "The model's context is too small to go on in.",
+    "repetition": "The model repeats itself. Say what else it could try, or use another model.",
 }
 
 
@@ -180,6 +182,8 @@ class Projection:
         if not self._spoken:
             self._say(str(record.get("reasoning") or ""), "thought")
             self._say(self._without_calls(data["text"]), "message")
+        if "repeated" in data:
+            self.note(f"{cut_for(data['repeated'])}.".capitalize())
         self._spoken, self.turn = False, data["turn"]
         self.context(data["context"])
 

@@ -52,6 +52,7 @@ _STOP: Mapping[Ended, StopReason] = {
     "wall": "max_turn_requests",
     "tokens": "max_tokens",
     "context": "max_tokens",
+    "repetition": "max_tokens",
 }
 _STOP_S = 60.0
 _CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY"}

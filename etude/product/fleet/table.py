@@ -18,6 +18,7 @@ from etude.harness.fleet import Conflict
 from etude.plain import plain_line, short_line
 from etude.product.fleet.board import short
 from etude.product.fleet.run_records import Done, RunRecord
+from etude.product.terminal.show import stopped_by
 
 _TESTS = {True: ("pass", "green"), False: ("fail", "red"), None: ("–", "dim")}
 
@@ -67,7 +68,7 @@ def _cells(done: Done, currency: str | None, best: bool) -> list[Text]:
 def _note(done: Done, run: RunRecord) -> Text:
     if done.entry.error:
         return Text(short_line(done.entry.error), "red")
-    limit = f"stopped by a limit: {done.stop}" if done.stop not in ("finished", "") else ""
+    limit = stopped_by(done.stop) if done.stop not in ("finished", "") else ""
     said = ("the best" if run.best() is done else "") if run.one_task else short_line(done.task)
     return Text("; ".join(each for each in (limit, said) if each), "yellow" if limit else "")
 

@@ -1,6 +1,7 @@
 """Looks for endpoints: in the variables that providers' own clients read, and on this machine's usual ports.
 
-Owns `Candidate` and `candidates`. Asks each for its list of models and for nothing else; keys are read and never told.
+Owns `Candidate` and `candidates`, and `with_own_context`, for a model that the user's file does not name. Asks each for
+its list of models and for nothing else; keys are read and never told.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from etude.config import parse
+from etude.config import overridden, parse, read_toml
 from etude.deadlines import scaled
 from etude.errors import ConfigError
 from etude.harness.endpoint import EndpointConfig
 from etude.harness.endpoint.wire import NoModels, list_models
 from etude.host.home import default_home
 from etude.host.sockets import listening
+from etude.product.config import LEAST_CONTEXT, AgentConfig
 
 _LOOK_S = 3.0
 _OPENAI, _ANTHROPIC = "https://api.openai.com/v1", "https://api.anthropic.com/v1"
@@ -108,6 +110,26 @@ async def _asked(candidate: Candidate) -> Candidate:
     except (TimeoutError, NoModels):
         return candidate
     return replace(candidate, models=models, answers=True)
+
+
+async def with_own_context(config: AgentConfig, file: Path) -> tuple[AgentConfig, str]:
+    """The config with the context of the model it asks, where `file`, which may not be there, names another model or
+    none; and what to tell the user where the context is still the other model's, or too short."""
+    named = read_toml(file) if file.exists() else {}
+    asked, url = config.endpoint.model, config.endpoint.url
+    if named.get("endpoint", {}).get("model") == asked:
+        return config, ""
+    found = await looked_at(Candidate(url, url, config.endpoint.key_env, config.endpoint.key_file, asked))
+    context = found.context(asked)
+    if context is None:
+        said = (
+            f"how long the context of {asked} is, {url} does not say; the {config.context_tokens} tokens that {file} "
+            "has for another model are used; --set context_tokens=N gives it its own"
+        )
+        return config, said if "context_tokens" in named else ""
+    short = f"the context of {asked} is {context} tokens; --set harness.toolset=small gives it fewer tools, which fit"
+    tight = context < LEAST_CONTEXT and config.harness.toolset == "agent"
+    return overridden(config, [f"context_tokens={context}"]), short if tight else ""
 
 
 def _local(name: str, port: int) -> Candidate:

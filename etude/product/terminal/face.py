@@ -37,7 +37,7 @@ from etude.product.terminal.commands import COMMANDS, CommandContext, Leave, Nex
 from etude.product.terminal.flow import Flow
 from etude.product.terminal.questions import Questions
 from etude.product.terminal.screen import Screen, usable
-from etude.product.terminal.show import Show, format_duration, prose_of
+from etude.product.terminal.show import Show, format_duration, prose_of, stopped_by
 from etude.product.terminal.typing import Keyboard, quiet_keys, usual_keys
 
 _TICK_S = 0.15
@@ -80,11 +80,12 @@ class Face:
         self._asked_to_leave = False
         self._idle = False
         """Whether a line is waited for: a Ctrl-C just before the keyboard is read leaves as one that it reads does."""
-        self._interrupts = 0
+        self._stopping = False
+        """Whether what is going on has been told to stop."""
+        self._warned = False
+        """Whether a Ctrl-C has stopped something, or was answered by a word: the next one leaves."""
         self._own_command = False
         """Whether a command of the user's own runs, whose Ctrl-C is not ours."""
-        self._stopped = False
-        """Whether the last prompt was ended by Ctrl-C."""
         self._main: asyncio.Task[Any] | None = None
 
     async def run(self) -> int:
@@ -180,18 +181,18 @@ class Face:
             return line
         self._screen.gap()
         self._branch = await asyncio.to_thread(branch_of, self._opened.directory)
-        again, self._stopped = self._stopped, False  # the first of two may have stopped what was going on
         while True:
             self._idle = True
             try:
-                return await self._keyboard.prompt()
+                line = await self._keyboard.prompt()
+                self._warned = False
+                return line
             except EOFError:
                 return None
             except KeyboardInterrupt:
-                if again:
+                if self._warned:  # the first of two may have stopped what was going on
                     return None
-                again = True
-                self._screen.line(("ctrl-c once more leaves", "dim"))
+                self._warn()
             finally:
                 self._screen.typed()
 
@@ -243,13 +244,12 @@ class Face:
         count = agent.session.state.usage["turns"] - turns
         self._screen.gap()
         self._screen.line((self._bill(opened, agent.ledger.spent - spent, count, time.monotonic() - began), "dim"))
-        self._stopped = ended == "cancelled"
-        if self._stopped:
+        if ended == "cancelled":
             self._screen.line(
                 ("stopped. ", "yellow"), ("What was done stays: /continue, /undo, or say what else", "dim")
             )
         elif ended != "finished":
-            self._screen.line((f"stopped by a limit: {ended}. ", "yellow"), ("Say something to go on", "dim"))
+            self._screen.line((f"{stopped_by(ended)}. ", "yellow"), ("Say something to go on", "dim"))
 
     def _bill(self, opened: CommandContext, spent: SessionCost, turns: int, seconds: float) -> str:
         told = [commands.counted(turns, "turn")]
@@ -321,9 +321,10 @@ class Face:
     @contextlib.contextmanager
     def _working(self) -> Generator[None]:
         """Something goes on that the status tells of, and that Ctrl-C stops."""
-        self._began, self._interrupts, self._idle = time.monotonic(), 0, False
+        self._began, self._idle = time.monotonic(), False
+        self._stopping = self._warned = False
         try:
-            with self._keyboard.listening(self._escape):
+            with self._keyboard.listening(self._escape, self._tell_status):
                 yield
         finally:
             self._began = None
@@ -333,25 +334,34 @@ class Face:
         while True:
             if self._began is not None:
                 self._show.tick()
-                doing = "stopping" if self._interrupts else self._show.doing or "working"
-                self._screen.status(
-                    f"{doing} · {format_duration(time.monotonic() - self._began)} · esc or ctrl-c stops"
-                )
+                self._tell_status()
             await asyncio.sleep(_TICK_S)
+
+    def _tell_status(self) -> None:
+        if self._began is not None:
+            doing = "stopping" if self._stopping else self._show.doing or "working"
+            time_taken = format_duration(time.monotonic() - self._began)
+            self._screen.status(f"{doing} · {time_taken} · esc or ctrl-c stops", self._keyboard.typed())
 
     def _escape(self) -> None:
         """Stops what can be stopped, and never leaves."""
-        if not self._interrupts and self._commands is not None and self._commands.agent.cancel():
-            self._interrupts = 1
+        if not self._stopping and self._commands is not None:
+            self._stopping = self._commands.agent.cancel()
 
     def _interrupt(self) -> None:
-        """The first stops what can be stopped, the second leaves."""
+        """The first stops what can be stopped, or is answered by a word; the second leaves."""
         if self._own_command:
             return
-        self._interrupts += 1
-        stopped = self._interrupts == 1 and self._commands is not None and self._commands.agent.cancel()
-        if not stopped:
+        if self._commands is None or self._warned:
             self._leave()
+        elif self._stopping or not self._commands.agent.cancel():
+            self._warn()
+        else:
+            self._stopping = self._warned = True
+
+    def _warn(self) -> None:
+        self._warned = True
+        self._screen.line(("ctrl-c once more leaves", "dim"))
 
     def _leave(self) -> None:
         """End everything in order, from wherever it is: the terminal gets its keys back, commands are stopped."""

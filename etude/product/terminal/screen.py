@@ -1,8 +1,8 @@
 """The terminal as something that is only written to at its end.
 
-Owns `Screen`: lines, words that come piece by piece, and one line of status at the very bottom, which is taken away
-before anything else is written. Whatever is written goes through `plain` here, so that no caller can forget it. Nothing
-is ever moved, cleared or drawn again, so what has scrolled up stays as it was.
+Owns `Screen`: lines, words that come piece by piece, and one line of status at the very bottom, with what is typed
+meanwhile, which is taken away before anything else is written. Whatever is written goes through `plain` here, so that
+no caller can forget it. Nothing else is ever moved, cleared or drawn again, so what has scrolled up stays as it was.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from rich.cells import chop_cells
+from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
 
@@ -20,6 +20,8 @@ from etude.plain import plain, plain_line
 Part: TypeAlias = str | tuple[str, str]
 """Text, or text and its style."""
 _ERASE = "\r\x1b[2K"
+_BELOW, _BACK = "\x1bD\x1b[A\x1b7\x1b[B\r\x1b[2K", "\x1b8"
+"""To the start of an empty line below the one that is being written, and back to where that goes on."""
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _NARROWEST = 8
 
@@ -30,7 +32,7 @@ class Screen:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, markup=False, emoji=False)
         self._mid_line = False
-        self._shown = False
+        self._shown = self._shown_below = False
         self._frame = 0
         self._blank = True
 
@@ -93,28 +95,42 @@ class Screen:
         if not self._blank or self._mid_line:
             self.line("")
 
-    def status(self, text: str) -> None:
-        """What is going on, at the bottom, until the next line; the empty text takes it away. Call it several times a
-        second, so that it is seen to move; while a line is being written there is none."""
+    def status(self, text: str, typed: str = "") -> None:
+        """What is going on, at the bottom, until the next line, and the end of what was `typed` meanwhile; the empty
+        text takes it away. Call it several times a second, so that it is seen to move. While a line is being written
+        there is one only if something was typed, below that line."""
         self._clear_status()
-        if not text or self._mid_line or self.console.is_dumb_terminal:
+        if not text or (self._mid_line and not typed) or self.console.is_dumb_terminal:
             return
         self._frame = (self._frame + 1) % len(_FRAMES)
         row = Text(f"{_FRAMES[self._frame]} {plain_line(text)}", style="dim")
-        row.truncate(max(self.width - 1, 1), overflow="ellipsis")
+        width = max(self.width - 1, 1)
+        row.truncate(width // 2 if typed else width, overflow="ellipsis")
+        if typed:
+            row.append(_end_of(f" › {plain_line(typed)}", width - row.cell_len), style="not dim")
+        self._shown, self._shown_below = True, self._mid_line
+        self.console.file.write(_BELOW if self._shown_below else "")
         self.console.print(row, end="", soft_wrap=True)
+        self.console.file.write(_BACK if self._shown_below else "")
         self.console.file.flush()
-        self._shown = True
 
     def _clear_status(self) -> None:
         if self._shown:
-            self.console.file.write(_ERASE)
+            self.console.file.write(f"{_BELOW}{_BACK}" if self._shown_below else _ERASE)
             self._shown = False
 
     def _write_text(self, text: Text) -> None:
         self.console.print(text, soft_wrap=True)
         self.console.file.flush()
         self._mid_line, self._blank = False, not text.plain.strip()
+
+
+def _end_of(text: str, width: int) -> str:
+    """As much of its end as there is room for."""
+    text = text[-max(width, 1) :]
+    while cell_len(text) > width:
+        text = text[1:]
+    return text
 
 
 def usable(file: object) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 from etude.harness.endpoint import CallDelta, Delta, Retry, TextDelta
 from etude.harness.permissions.rules import READS
+from etude.harness.state import cut_for
 from etude.harness.tools.agent.todo import parse_todos
 from etude.plain import plain_line, plain_output
 from etude.product.files import on_this_machine, text_of
@@ -149,7 +150,9 @@ class Show:
             self._speak(prose_of(data["text"]))  # an endpoint that told nothing while it wrote
         self._hush()
         self._streamed = False
-        if data["finish"] == "length":
+        if "repeated" in data:
+            self._screen.line((cut_for(data["repeated"]), "yellow"))
+        elif data["finish"] == "length":
             self._screen.line(("the message was cut off at its longest", "yellow"))
 
     # --- calls --------------------------------------------------------------------------------------------------------
@@ -330,6 +333,11 @@ def _found(name: str, text: str) -> str:
     noun = _COUNTED[name]
     plural = "entries" if noun == "entry" else f"{noun}s"
     return f"  {len(lines)} {noun if len(lines) == 1 else plural}"
+
+
+def stopped_by(stop: str) -> str:
+    """Why a prompt ended that was not finished."""
+    return "stopped: the model repeats itself" if stop == "repetition" else f"stopped by a limit: {stop}"
 
 
 def format_duration(seconds: float) -> str:

@@ -3,7 +3,7 @@
 Owns `Keyboard`. Enter sends, Alt-Enter and a backslash at the end of a line begin another, and what is pasted stays as
 it is. Tab completes commands after `/` and files after `@`. Ctrl-C clears the line, on an empty one it raises
 KeyboardInterrupt, and Ctrl-D there EOFError. While the agent works Esc is told at once, and all else that is typed is
-kept for the next prompt. Knows no session.
+kept for the next prompt, and can be shown meanwhile. Knows no session.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion, Thre
 from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import AnyFormattedText
 from prompt_toolkit.history import FileHistory
-from prompt_toolkit.input.typeahead import clear_typeahead, store_typeahead
+from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.output.color_depth import ColorDepth
@@ -77,14 +77,23 @@ class Keyboard:
         return await self._session.prompt_async("› ", handle_sigint=False)
 
     async def answer(self, question: str) -> str:
-        """One line that answers a question. What was typed before it was asked is no answer to it."""
+        """One line that answers a question. What was typed before it was asked is no answer to it, and is kept."""
         with contextlib.suppress(termios.error):
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-        clear_typeahead(self._short.input)
-        return await self._short.prompt_async(question, handle_sigint=False)
+        kept = get_typeahead(self._short.input)
+        try:
+            return await self._short.prompt_async(question, handle_sigint=False)
+        finally:
+            store_typeahead(self._short.input, kept)
+
+    def typed(self) -> str:
+        """What is kept for the next prompt, as far as it can be told before it is edited there."""
+        kept = get_typeahead(self._session.input)
+        store_typeahead(self._session.input, kept)
+        return _shown(kept)
 
     @contextlib.contextmanager
-    def listening(self, on_escape: Callable[[], None]) -> Generator[None]:
+    def listening(self, on_escape: Callable[[], None], on_typed: Callable[[], None]) -> Generator[None]:
         """While nobody is asked for a line. A prompt within it has the keyboard to itself."""
         source, loop = self._session.input, asyncio.get_running_loop()
         flush: asyncio.TimerHandle | None = None
@@ -94,6 +103,7 @@ class Keyboard:
                 on_escape()
             else:
                 store_typeahead(source, pressed)
+                on_typed()
 
         def ready() -> None:
             nonlocal flush
@@ -111,10 +121,25 @@ class Keyboard:
                 store_typeahead(source, source.flush_keys())
 
 
+def _shown(keys: Iterable[KeyPress]) -> str:
+    """The line that keys make; ⏎ where it is sent, or goes on."""
+    line = ""
+    for each in keys:
+        if each.key in (Keys.ControlM, Keys.ControlJ):
+            line += "⏎"
+        elif each.key is Keys.ControlH:
+            line = line[:-1]
+        elif each.key is Keys.ControlU:
+            line = line[: line.rfind("⏎") + 1]
+        elif each.key is Keys.BracketedPaste or not isinstance(each.key, Keys):
+            line += each.data
+    return line
+
+
 @contextlib.contextmanager
 def quiet_keys() -> Generator[None]:
-    """Keys are kept for the next prompt and not shown, or they would stand in the middle of what the agent says. Ctrl-C
-    still interrupts."""
+    """Keys are kept for the next prompt and not echoed, or they would stand in the middle of what the agent says.
+    Ctrl-C still interrupts."""
     with _keys_with(lambda flags: flags & ~(termios.ECHO | termios.ICANON)):  # ICANON would take Ctrl-D for itself
         yield
 

@@ -118,7 +118,7 @@ class _Reader:
                 self.prompt = self.prompt or str(data["user"])
             case "completion":
                 self.messages.append(str(data["text"]))
-                self.cut = data.get("finish") == "length"
+                self.cut = data.get("finish", "stop") != "stop"
             case "tool_call":
                 key = data["turn"], data["index"]
                 self.calls[key] = Call(*key, str(data["name"]), data.get("arguments"))
