@@ -96,6 +96,10 @@ REFUSED = (
     "git ls-files -o --exclude-per-directory=own", "cd .git && git diff ../src ../docs",
     "git -C .git diff ../src ../docs", "git diff --no-index src docs", "git add -p", "git stash -u",
     "git hash-object --stdin-paths < list",
+    # by git from the top of its repository, wherever it was started
+    "cd src && git blame -S infra/secrets/key README.md", "git -C src blame -S infra/secrets/key README.md",
+    "cd src && git blame -S .env README.md", "cd src && git ls-files -X infra/secrets/key",
+    "cd src && git blame --ignore-revs-file infra/secrets/key README.md", "cd src && git -C . log -O infra/secrets/key",
     # behind a `cd` that is certain, as far as anything is
     "cd infra && cd secrets && cat key", "cd src && cd .. && cat docs/o*", "cd link-out && cd .. && cat docs/o*",
     "cd() { :; }; cd src && cat docs/own", "cd infra && (cd secrets) && cat secrets/key", "cd no && ls; cat docs/own",
