@@ -271,10 +271,16 @@ class Judge:
                 matches = None if place is None else self._paths.matches(reading.pattern, place)
                 if matches is None or any(name.startswith("-") for name in matches):  # which are options then
                     return None
-                if reading.split and any(re.search(r"[\s*?\[\\]", name) for name in matches):
+                if reading.split and self._taken_apart(matches, reading.looped, place):
                     return None
                 found += [*matches, reading.pattern]  # a pattern below /proc matches otherwise for who runs it
         return list(dict.fromkeys(found))
+
+    def _taken_apart(self, matches: Sequence[str], looped: Sequence[str], place: str | None) -> bool:
+        """Whether one of these names, or of those that a loop went through, is more than one word without quotes."""
+        through = [None if place is None else self._paths.matches(pattern, place) for pattern in looped]
+        names = itertools.chain(matches, *(found or () for found in through))
+        return None in through or any(re.search(r"[\s*?\[\\]", name) for name in names)
 
     def _unnamed(
         self,
