@@ -29,6 +29,7 @@ from etude.models.decoder import Decoder
 from etude.models.deepseek_v3 import DEEPSEEK_V3
 from etude.models.files import INDEX, WEIGHTS
 from etude.models.generation import copy_companions
+from etude.models.heap import give_back_large_arrays
 from etude.models.llama import LLAMA, MISTRAL, QWEN2
 from etude.models.published import EMBEDDINGS, HEAD, KEPT_FP32, Family, Published, published_tensors, shared_tensors
 from etude.models.qwen3 import QWEN3, QWEN3_MOE
@@ -96,10 +97,11 @@ def _write(
 
 def load_checkpoint(directory: Path, dtype: torch.dtype = torch.float32) -> tuple[Decoder, Tokenizer]:
     """Decoder and tokenizer of a published checkpoint, sharded or not. What does not fit is refused before anything is
-    allocated."""
+    allocated. From then on the process gives large arrays back at once (`models.heap`)."""
     config, held = _read(directory)
     tokenizer = load_tokenizer(directory)
     decoder = Decoder(config)
+    give_back_large_arrays(decoder)
     for parameter in decoder.parameters():  # buffers stay fp32
         parameter.data = parameter.data.to(dtype)
     wanted, copies = published_tensors(decoder), _copies(decoder)
@@ -129,7 +131,8 @@ def check_checkpoint(directory: Path) -> ModelConfig:
 
 def shape_of(directory: Path) -> ModelConfig:
     """The shape of a checkpoint's model by its config alone."""
-    return _read_config(directory)[1]
+    published, family = _published(directory)
+    return family.read_config(published)
 
 
 def family_of(config: ModelConfig) -> Family:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from etude.kernels import rows
 from etude.models.attention import Attention
@@ -56,14 +57,21 @@ class Decoder(nn.Module):
         attention: Attention,
         replay_NLK: Tensor | None = None,
         replay_margin: float = float("inf"),
+        recompute: bool = False,
     ) -> DecoderOutput:
-        """`replay_NLK` forces experts, plausible ones (see `MixtureOfExperts`); -1 leaves the router's own choice."""
+        """`replay_NLK` forces experts, plausible ones (see `MixtureOfExperts`); -1 leaves the router's own choice. With
+        `recompute` a backward keeps only what goes into each block, and computes the block once more.
+        """
         x_ND = self.embed(token_ids_N)
         rope = rope_tables(positions_N, self.config)
         done: list[Routed] = []
         for block in self.blocks:
             replay_NK = replay_NLK[:, len(done)] if replay_NLK is not None and block.routes else None
-            x_ND, routed = block(x_ND, rope, attention, replay_NK, replay_margin)
+            given = (x_ND, rope, attention, replay_NK, replay_margin)
+            if recompute and torch.is_grad_enabled():
+                x_ND, routed = checkpoint(block, *given, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x_ND, routed = block(*given)
             if routed is not None:
                 done.append(routed)
         return DecoderOutput(self.norm(x_ND), self._routing(done, token_ids_N))

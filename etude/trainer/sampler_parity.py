@@ -1,16 +1,19 @@
 """The check of trainer against sampler: recomputes log-probabilities with the very weights that sampled them.
 
 A step compares the new policy with what older ones sampled, so that its own differences say how far the policy has
-moved, and not whether trainer and sampler agree. This check keeps the policies of the last versions (2 bytes a
-parameter each) and, every step, runs some tokens of the batch through the one that sampled them: with our own engine
-the difference is 0. A recipe sizes it with `parity_tokens`; its metrics begin with `parity`. Owns those copies and
-the choice of tokens. Never trains, and never touches the policy.
+moved, and not whether trainer and sampler agree. This check keeps the policies of the last versions and, every step,
+has some tokens of the batch go through the one that sampled them: with our own engine the difference is 0. The newest
+is kept whole, 2 bytes a parameter; an older one by where it differs from the next, 6 bytes a difference, where that is
+less. A recipe sizes the check with `parity_tokens`; its metrics begin with `parity`. Owns those copies and the choice
+of tokens. Never trains; the policy is an older one only while `restored` lasts.
 """
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,21 +24,68 @@ from etude.records import Batch, Version
 from etude.trainer.packing import segment_lengths, select_positions
 
 
+class _Differences(NamedTuple):
+    """What a tensor was before it changed, where it changed."""
+
+    at: Tensor  # int32, into the tensor laid flat
+    former: Tensor  # bf16
+
+    @classmethod
+    def between(cls, former: Tensor, new: Tensor) -> _Differences | Tensor:
+        """They, or `former` itself where that takes less memory."""
+        changed = former.view(torch.int16) != new.view(torch.int16)  # by bits: 0 and -0 are not the same policy
+        if 6 * int(changed.sum()) >= 2 * changed.numel() or changed.numel() >= 2**31:
+            return former
+        at = changed.flatten().nonzero().squeeze(1)
+        return cls(at.int(), former.flatten()[at])
+
+    def undone(self, new: Tensor) -> Tensor:
+        flat = new.flatten().clone()
+        flat[self.at.long()] = self.former
+        return flat.view_as(new)
+
+
 class SamplerParityCheck:
     """`tokens` bounds what is recomputed a step, context included; `versions` how many are kept."""
 
     def __init__(self, tokens: int, versions: int) -> None:
         self.tokens, self.versions = tokens, versions
-        self._kept: OrderedDict[Version, list[Tensor]] = OrderedDict()
-        self._decoder: Decoder | None = None
+        self._newest: tuple[Version, list[Tensor]] | None = None
+        self._older: OrderedDict[Version, list[Tensor | _Differences]] = OrderedDict()
+        """Each by its differences from the one behind it, the last from the newest."""
 
     def remember(self, version: Version, policy: Decoder) -> None:
         """Keep a copy of a policy whose parameters are bf16 values."""
         if not self.tokens:
             return
-        self._kept[version] = [parameter.detach().to(torch.bfloat16) for parameter in policy.parameters()]
-        while len(self._kept) > self.versions:
-            self._kept.popitem(last=False)
+        whole = [parameter.detach().to(torch.bfloat16) for parameter in policy.parameters()]
+        if self._newest is not None and self._newest[0] < version:
+            self._older[self._newest[0]] = list(map(_Differences.between, self._newest[1], whole))
+        else:
+            self._older.clear()  # a run that was taken up elsewhere: nothing leads from there to here
+        self._newest = version, whole
+        while len(self._older) >= self.versions:
+            self._older.popitem(last=False)
+
+    @contextmanager
+    def restored(self, version: Version, policy: Decoder) -> Generator[None]:
+        """The newest policy has a kept version's parameters for as long as this lasts, its gradients as they are."""
+        assert self._newest is not None
+        self._write(version, policy)
+        try:
+            yield
+        finally:
+            self._write(self._newest[0], policy)
+
+    @torch.no_grad()
+    def _write(self, version: Version, policy: Decoder) -> None:
+        assert self._newest is not None
+        later = [tensors for kept, tensors in reversed(self._older.items()) if kept >= version]
+        for index, (parameter, bits) in enumerate(zip(policy.parameters(), self._newest[1], strict=True)):
+            for tensors in later:
+                former = tensors[index]
+                bits = former if isinstance(former, Tensor) else former.undone(bits)
+            parameter.copy_(bits)
 
     def select(self, batch: Batch) -> tuple[Batch, Version] | None:
         """The beginnings of some segments, up to their first token of another version, and the one that sampled them;
@@ -48,7 +98,7 @@ class SamplerParityCheck:
             sampled = start + np.flatnonzero(batch.loss_mask[start : start + length])
             ages = batch.ages[sampled]
             version = Version(int(batch.version - ages[0]))
-            if ages[0] and version in self._kept:
+            if ages[0] and version in self._older:
                 alike = int((ages != ages[0]).argmax()) or len(ages)  # what follows was sampled from a mixed cache
                 spans.setdefault(version, []).append((start, int(sampled[alike - 1]) + 1))
             start += length
@@ -63,13 +113,3 @@ class SamplerParityCheck:
         ordered = sorted(spans, key=lambda span: span[1] - span[0])
         total = np.cumsum([end - start for start, end in ordered])
         return sorted(ordered[: max(1, int((total <= self.tokens).sum()))])
-
-    def decoder(self, version: Version, like: Decoder) -> Decoder:
-        """The policy of a kept version, in a decoder that is used again for the next."""
-        if self._decoder is None:
-            self._decoder = copy.deepcopy(like).requires_grad_(False)
-            self._decoder.zero_grad(set_to_none=True)
-        with torch.no_grad():
-            for parameter, kept in zip(self._decoder.parameters(), self._kept[version], strict=True):
-                parameter.copy_(kept)
-        return self._decoder

@@ -23,6 +23,7 @@ from etude.models.decoder import Decoder, DecoderOutput
 from etude.models.state import round_to_bf16
 from etude.plugins import find
 from etude.records import Batch, Version
+from etude.trainer.activations import recomputes_blocks, sampled_logprobs
 from etude.trainer.clipping import Clipped, GradientClip
 from etude.trainer.config import TrainerConfig
 from etude.trainer.distil import distil_hints
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from etude.trainer.ranks import Ranks
 
 PARITY_VERSIONS = 6
-"""How many versions the parity check keeps, at 2 bytes a parameter: more than samples may be old by default."""
+"""How many versions the parity check keeps, at 2 bytes a parameter or less: more than samples may be old by default."""
 TRIMMED = 0.001
 """The share of a batch's tokens, those with the largest k3, that `divergence_target` does not look at: k3 grows like
 exp(d), so that of 10,000 tokens a single one at d = 10 would make the mean 2.2 and a step 2,000 times shorter. Not
@@ -137,9 +138,7 @@ class Trainer:
 
     def _piece(self, piece: Batch, shares_M: Tensor) -> tuple[LossTerms, float, dict[str, float]]:
         replay = replayed_routes(piece) if self.replays else None
-        output, logprobs, logps = self._forward(self.policy, piece, replay)
-        with torch.set_grad_enabled(self.config.loss.trains_entropy):  # a graph would hold [S, V] twice more
-            entropies = -(logprobs.exp() * logprobs).sum(-1)
+        output, logps, entropies = self._forward(self.policy, piece, replay)
         behaviour = torch.from_numpy(piece.behaviour_logprobs[piece.loss_mask])
         segments = torch.from_numpy(piece.segment_ids[piece.loss_mask]).long()
         sampled = BehaviourData(
@@ -156,18 +155,19 @@ class Trainer:
         return terms, float(matched.max()) if len(matched) else 0.0, counts
 
     def _forward(self, policy: Decoder, piece: Batch, replay: Tensor | None) -> tuple[DecoderOutput, Tensor, Tensor]:
-        """The forward's output, and of the S sampled tokens all log-probabilities [S, V] and their own [S]."""
+        """The forward's output, and of the S sampled tokens their log-probabilities [S] and entropies [S]."""
         token_ids = torch.from_numpy(piece.token_ids).long()
-        mask = PackedAttention(segment_lengths(piece))
-        output = policy(token_ids, torch.from_numpy(piece.positions), mask, replay, self.config.replay_margin)
-        positions = torch.from_numpy(np.flatnonzero(piece.loss_mask))
-        logprobs = torch.log_softmax(policy.logits(output.hidden_ND[positions - 1]) / self.temperature, dim=-1)
-        return output, logprobs, logprobs.gather(1, token_ids[positions, None]).squeeze(1)
+        mask, positions_N = PackedAttention(segment_lengths(piece)), torch.from_numpy(piece.positions)
+        recompute = recomputes_blocks(policy.config, len(token_ids))
+        output = policy(token_ids, positions_N, mask, replay, self.config.replay_margin, recompute)
+        sampled = torch.from_numpy(np.flatnonzero(piece.loss_mask))
+        hidden, trains = output.hidden_ND[sampled - 1], self.config.loss.trains_entropy
+        return output, *sampled_logprobs(policy, hidden, token_ids[sampled], self.temperature, trains)
 
     @torch.no_grad()
     def _reference_logps(self, piece: Batch) -> Tensor | None:
         """What the frozen reference says of the sampled tokens, by the experts that it would choose itself."""
-        return None if self.reference is None else self._forward(self.reference, piece, None)[2]
+        return None if self.reference is None else self._forward(self.reference, piece, None)[1]
 
     def _gate(self, drift_M: np.ndarray, rejected: float) -> dict[str, Any]:
         """What the sequence gate saw. Raises EtudeError once it has rejected too much for too long."""
@@ -194,7 +194,8 @@ class Trainer:
             return np.zeros(0, np.float32)
         piece, version = selected
         replay = replayed_routes(piece) if self.replays else None
-        logps = self._forward(self.parity_check.decoder(version, self.policy), piece, replay)[2]
+        with self.parity_check.restored(version, self.policy):
+            logps = self._forward(self.policy, piece, replay)[1]
         return np.abs(logps.numpy() - piece.behaviour_logprobs[piece.loss_mask])
 
     def _kl_lr_scale(self, divergence: float) -> float:

@@ -96,6 +96,14 @@ REFUSED = (
     "git ls-files -o --exclude-per-directory=own", "cd .git && git diff ../src ../docs",
     "git -C .git diff ../src ../docs", "git diff --no-index src docs", "git add -p", "git stash -u",
     "git hash-object --stdin-paths < list",
+    # by names that a loop goes through, with something joined to them
+    "for f in odd/*; do cat $f{; done", "sh -c 'for f in odd/*; do cat $f#; done'", "for f in odd/*; do cat $f/x; done",
+    'for f in odd/*; do X="$f#"; cat $X; done', "for f in odd/*; do for g in $f.x; do cat $g; done; done",
+    'for f in od*; do for g in "$f"/*; do cat x$g; done; done',
+    # by git from the top of its repository, wherever it was started
+    "cd src && git blame -S infra/secrets/key README.md", "git -C src blame -S infra/secrets/key README.md",
+    "cd src && git blame -S .env README.md", "cd src && git ls-files -X infra/secrets/key",
+    "cd src && git blame --ignore-revs-file infra/secrets/key README.md", "cd src && git -C . log -O infra/secrets/key",
     # behind a `cd` that is certain, as far as anything is
     "cd infra && cd secrets && cat key", "cd src && cd .. && cat docs/o*", "cd link-out && cd .. && cat docs/o*",
     "cd() { :; }; cd src && cat docs/own", "cd infra && (cd secrets) && cat secrets/key", "cd no && ls; cat docs/own",

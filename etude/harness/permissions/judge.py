@@ -15,7 +15,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from etude.config import parse
@@ -222,12 +222,13 @@ class Judge:
             end is not None and _lies_in(posixpath.normpath(end), WORKSPACE) for end in ends
         )  # `cd src; …; cd ..`
         written, removes = written_words(command), posixpath.basename(words[0] or "") in _REMOVE
+        places = _git_places(words, directories) if words[0] == "git" else directories
         for at, (word, found) in enumerate(zip(command.words[1:], names[1:], strict=True), 1):
             if any(word is other for other in written):
                 yield from self._written_word(word, directories, removes)
             for name in () if chooses(words, at) else found or ():
                 passed = back or (words[0] in _PRINTS and word.parts is not None)
-                yield from self._argument(name, directories, outside=not passed)
+                yield from self._argument(name, places, outside=not passed)
         if reason.verdict == "allow":
             yield from self._unnamed(command, words, names, directories, reason.by == _READS)
             if FOUND in command.words:
@@ -270,10 +271,16 @@ class Judge:
                 matches = None if place is None else self._paths.matches(reading.pattern, place)
                 if matches is None or any(name.startswith("-") for name in matches):  # which are options then
                     return None
-                if reading.split and any(re.search(r"[\s*?\[\\]", name) for name in matches):
+                if reading.split and self._taken_apart(matches, reading.looped, place):
                     return None
                 found += [*matches, reading.pattern]  # a pattern below /proc matches otherwise for who runs it
         return list(dict.fromkeys(found))
+
+    def _taken_apart(self, matches: Sequence[str], looped: Sequence[str], place: str | None) -> bool:
+        """Whether one of these names, or of those that a loop went through, is more than one word without quotes."""
+        through = [None if place is None else self._paths.matches(pattern, place) for pattern in looped]
+        names = itertools.chain(matches, *(found or () for found in through))
+        return None in through or any(re.search(r"[\s*?\[\\]", name) for name in names)
 
     def _unnamed(
         self,
@@ -319,10 +326,8 @@ class Judge:
         allows the command: it runs in the sandbox, as what they have allowed does. Only files that the user's rules
         speak of count here. A secret by the built-in ones that git tracks is no secret to git: it is committed, and
         every clone and `git show` has it. What is not tracked, git's readers do not open."""
-        moved = [after for before, after in itertools.pairwise(words) if before == "-C" and after and "\0" not in after]
-        moved = [".", *moved, *itertools.accumulate(moved, posixpath.join)]
-        ways = {posixpath.join(place or WORKSPACE, way) for place in directories for way in moved}
-        for here in sorted(Path(os.path.realpath(self._paths.on_host(way))) for way in ways):
+        ways = {self._paths.on_host(way) for way in _git_starts(words, directories)}
+        for here in sorted(Path(os.path.realpath(way)) for way in ways):
             if built_in and (why := obeyed(here)):
                 yield Reason("ask", command.raw, why)
             lists, all_files = not {"diff", "grep"} & set(words), kind == "untracked"
@@ -433,6 +438,21 @@ class Judge:
                     ruled = self._target("read_file", name, target, writes=False)
                 if ruled is not None and ruled.verdict != "allow":
                     yield ruled
+
+
+def _git_starts(words: Sequence[str | None], directories: Sequence[str | None]) -> set[str]:
+    """The directories from which git may look for its repository."""
+    moved = [after for before, after in itertools.pairwise(words) if before == "-C" and after and "\0" not in after]
+    moved = [".", *moved, *itertools.accumulate(moved, posixpath.join)]
+    return {posixpath.join(place or WORKSPACE, way) for place in directories for way in moved}
+
+
+def _git_places(words: Sequence[str | None], directories: Sequence[str | None]) -> Sequence[str | None]:
+    """Where a path among git's words may begin. Some options, such as the `-S` of `git blame`, take a file from the top
+    of the repository, wherever git was started: that may be any directory above."""
+    starts = {posixpath.normpath(way) for way in _git_starts(words, directories)}
+    above = {str(top) for way in starts for top in PurePosixPath(way).parents}
+    return [*directories, *sorted(starts | above)]
 
 
 def _shown(words: Sequence[str | None]) -> str:

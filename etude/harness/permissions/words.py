@@ -12,7 +12,7 @@ import itertools
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from etude.harness.permissions.literals import Part, Word
 from etude.harness.permissions.shell import SimpleCommand
@@ -39,6 +39,9 @@ class Reading:
     pattern: str
     split: bool = False
     """Whether a name that the pattern matches would be taken apart at its blanks."""
+    looped: tuple[str, ...] = ()
+    """Patterns that loops have put names in the place of: with `split` such a name is taken apart, whatever is joined
+    to it."""
 
     @property
     def literal(self) -> str | None:
@@ -93,9 +96,7 @@ class Values:
                 return None
             choices.append(found)
         joined = itertools.islice(itertools.product(*choices), _MANY + 1)
-        all_of = dict.fromkeys(
-            Reading("".join(one.pattern for one in each), any(one.split for one in each)) for each in joined
-        )
+        all_of = dict.fromkeys(map(_one_behind_another, joined))
         expanded = [found for reading in all_of for found in _braces(reading, parts, splits)]
         return None if len(expanded) > _MANY or None in expanded else [one for one in expanded if one is not None]
 
@@ -123,10 +124,18 @@ class Values:
         if word.text is not None:
             tilde = [Reading(escaped(posixpath.expanduser(word.text)))] if word.text.startswith("~") else []
             return None if ":~" in word.text else [Reading(escaped(word.text)), *tilde]
-        return self._joined(word.parts, loops, seen)
+        found = self._joined(word.parts, loops, seen)
+        if found is None or not loops:
+            return found
+        return [one if one.literal is not None else replace(one, looped=(*one.looped, one.pattern)) for one in found]
 
 
 _Readings = list[Reading] | None
+
+
+def _one_behind_another(each: Sequence[Reading]) -> Reading:
+    looped = itertools.chain.from_iterable(one.looped for one in each)
+    return Reading("".join(one.pattern for one in each), any(one.split for one in each), tuple(looped))
 
 
 def _split(held: Sequence[Reading]) -> _Readings:
@@ -134,7 +143,7 @@ def _split(held: Sequence[Reading]) -> _Readings:
     out = []
     for one in held:
         if one.literal is None:
-            out.append(Reading(one.pattern, split=True))
+            out.append(replace(one, split=True))
         elif re.search(r"\s|\\", one.literal):
             return None
         else:
@@ -163,4 +172,4 @@ def _braces(reading: Reading, parts: Sequence[Part], splits: bool) -> list[Readi
     if "\0" in bare or bare.count("{") != 1 or found is None or ".." in found[1]:
         return [None]
     before, after = reading.pattern[: found.start()], reading.pattern[found.end() :]
-    return [reading, *(Reading(before + middle + after) for middle in found[1].split(","))]
+    return [reading, *(replace(reading, pattern=before + middle + after) for middle in found[1].split(","))]

@@ -1,0 +1,58 @@
+"""What a piece's backward would have to keep in memory, and how that is kept small for models that are not tiny.
+
+Two things grow with a model and not with what is learnt from: the log-probabilities [S, V] of S sampled tokens over a
+vocabulary, and what every block keeps of N tokens. The first are made some rows at a time, the second kept for one
+block at a time; either is then computed once more in the backward (arXiv 1604.06174). Both give the values, and blocks
+the gradients too, bit for bit: a row does not depend on its neighbours. What fits is kept, so that small models pay
+nothing. Owns the two limits. Never knows of losses.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from etude.models.config import ModelConfig
+from etude.models.decoder import Decoder
+
+VOCABULARY_BYTES = 64 * 2**20
+"""Of one array [rows, V] of fp32. A few of them are alive at once."""
+BLOCKS_BYTES = 2**30
+"""What the blocks may keep of a piece."""
+
+
+def sampled_logprobs(
+    policy: Decoder, hidden_SD: Tensor, ids_S: Tensor, temperature: float, trains_entropy: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The tokens' log-probabilities [S] and the entropies [S] of what they were drawn from, in nats. Entropies have a
+    graph only where they are trained on.
+    """
+
+    def of(hidden_RD: Tensor, ids_R: Tensor) -> tuple[Tensor, Tensor]:
+        logprobs_RV = torch.log_softmax(policy.logits(hidden_RD) / temperature, dim=-1)
+        with torch.set_grad_enabled(trains_entropy and torch.is_grad_enabled()):
+            entropies_R = -(logprobs_RV.exp() * logprobs_RV).sum(-1)
+        return logprobs_RV.gather(1, ids_R[:, None]).squeeze(1), entropies_R
+
+    rows = max(1, VOCABULARY_BYTES // (4 * policy.config.vocab_size))
+    if len(ids_S) <= rows:
+        return of(hidden_SD, ids_S)
+    parts = [
+        checkpoint(of, hidden_RD, ids_R, use_reentrant=False, preserve_rng_state=False)
+        for hidden_RD, ids_R in zip(hidden_SD.split(rows), ids_S.split(rows), strict=True)
+    ]
+    logps, entropies = zip(*parts, strict=True)
+    return torch.cat(logps), torch.cat(entropies)
+
+
+def recomputes_blocks(config: ModelConfig, tokens: int) -> bool:
+    """Whether the blocks would keep more of so many tokens than they may."""
+    heads = (config.heads + config.kv_heads) * config.head_width
+    kept = sum(
+        6 * config.width
+        + 4 * heads
+        + 4 * (config.experts_per_token * config.expert_width if config.routes(layer) else config.dense_width)
+        for layer in range(config.layers)
+    )
+    return 4 * tokens * kept > BLOCKS_BYTES
