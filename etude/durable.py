@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import BinaryIO
 
 SICK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE})
 """A disk that is full, read-only or failing, and descriptors that are used up: nothing that was written is to blame."""
@@ -26,15 +27,17 @@ def naming(path: Path) -> Generator[None]:
         raise
 
 
-def write_whole(path: Path, data: bytes, *, listed: bool = False, shared: bool = False) -> None:
-    """Put `data` in the place of what is there, at once. With `listed` the file's name is on the disk too when this
-    returns; with `shared` several processes may do this at a time. Raises OSError, and then what was there stands
-    untouched."""
+def write_whole(
+    path: Path, data: bytes | Callable[[BinaryIO], object], *, listed: bool = False, shared: bool = False
+) -> None:
+    """Put `data`, or what it writes, in the place of what is there, at once. With `listed` the file's name is on the
+    disk too when this returns; with `shared` several processes may do this at a time. Raises OSError, and then what was
+    there stands untouched."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial" if shared else f"{path.name}.partial")
     try:
         with naming(path):
             with partial.open("wb") as file:
-                file.write(data)
+                data(file) if callable(data) else file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, path)

@@ -1,5 +1,7 @@
 """Checkpoints: whole or named, kept in order, and written by one process at a time."""
 
+import resource
+import signal
 import subprocess
 import sys
 
@@ -68,3 +70,40 @@ def test_a_second_writer_is_refused_until_the_first_is_gone(tmp_path):
         claim(tmp_path, patience_s=0.0)
     first.stdin.close()
     first.stdout.close()
+
+
+HOLDING = """
+import resource, sys, torch
+from pathlib import Path
+from etude.trainer.checkpoint import load_latest, save
+state = {str(n): torch.ones(1 << 20) for n in range(64)}  # 256 MB
+def most(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+before = most()
+save(Path(sys.argv[1]), 1, state)
+saved = most()
+del state
+assert set(load_latest(Path(sys.argv[1]))) == {str(n) for n in range(64)}
+print(saved - before, most() - before)
+"""
+
+
+def test_a_state_is_never_held_twice(tmp_path):
+    ran = subprocess.run([sys.executable, "-c", HOLDING, tmp_path], capture_output=True, text=True, check=True)
+    saving, loading = map(int, ran.stdout.split())
+    assert saving < 64 and loading < 96, "MB more than the state of 256 MB"
+
+
+def test_a_write_that_is_refused_halfway_ends_in_its_own_error_and_leaves_the_older_ones(tmp_path):
+    save(tmp_path, 1, state(1))
+    large = {"weights": torch.ones(1 << 18)}
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    former = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, limit[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            save(tmp_path, 2, large)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, former)
+    assert load_latest(tmp_path)["controller"] == {"next_task": 1}
+    assert not list(tmp_path.glob("*.partial"))
