@@ -152,3 +152,16 @@ def sessions(page: Path) -> list[tuple[str, str]]:
     """Every command of a page's `console` blocks, with what it printed."""
     text = "\n".join(text for language, text in blocks(page) if language == "console").replace("\\\n", " ")
     return re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n?)*)", text, re.M)
+
+
+def commands_of(page: Path) -> list[tuple[str, str]]:
+    """Every command of a page's blocks of shell, without remarks and on one line, with what the page shows of its
+    output."""
+    found: list[tuple[str, str]] = []
+    for language, text in blocks(page):
+        text = re.sub(r" *\\\n *", " ", text)
+        if language == "console":
+            found += re.findall(r"^[$#] (.*)\n((?:(?![$#] ).*\n?)*)", text, re.M)
+        elif language in ("sh", "bash"):
+            found += [(line, "") for line in text.splitlines() if line.strip()]
+    return [(re.sub(r"\s+# .*", "", line), shown) for line, shown in found]

@@ -49,7 +49,7 @@ EXAMPLES: Mapping[str, str] = {
     "etude weights log": "etude weights log runs/quickstart-0/weights",
     "etude weights inspect": "etude weights inspect runs/quickstart-0/weights --version 3",
     "etude weights verify": "etude weights verify runs/quickstart-0/weights",
-    "etude weights relay": "etude weights relay s3://bucket/run --set token_file=relay.token",
+    "etude weights relay": "etude weights relay s3://bucket/run --set directory=cache --set token_file=relay.token",
     "etude weights pins": "etude weights pins runs/quickstart-0/weights",
     "etude weights pin": "etude weights pin runs/quickstart-0/weights --version 3 --name ab-7 --hours 48",
     "etude weights unpin": "etude weights unpin runs/quickstart-0/weights --version 3 --name ab-7",
