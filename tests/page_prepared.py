@@ -195,6 +195,12 @@ def tasks(made: World, ends: ExitStack) -> None:
     made.run("etude tasks generate --rung 1 --count 1 --out my-tasks && mkdir tasks && cp -r my-tasks tasks/shop")
 
 
+def mined(made: World, ends: ExitStack) -> None:
+    """A task in tasks/shop, under a name as mining gives them."""
+    made.run("etude tasks generate --rung 1 --count 1 --out made && mkdir -p tasks/shop")
+    made.run("mv made/* tasks/shop/mined-shop-1")
+
+
 def two_runs(made: World, ends: ExitStack) -> None:
     for name, skill in (("before", 0), ("after", 1)):
         made.run(f"etude bench run --ladder 1 --solution {skill} --out runs/{name}")

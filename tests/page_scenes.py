@@ -42,7 +42,11 @@ FEW: Smaller = {
     "--best-of 4": "--best-of 2", "--attempts 4": "--attempts 1", "burst 16": "burst 2 --url http://127.0.0.1:8461",
 }  # fmt: skip
 SMALL_BENCH: Smaller = {**FEW, "--ladder 16": "--ladder 1 --set harness.max_turn_tokens=64"}
-FEW_TASKS: Smaller = {r"--count \d+": "--count 1", "https://github.com/you/shop": "~/src/shop"}
+FEW_TASKS: Smaller = {
+    "compare runs/one runs/two": "compare runs/one runs/one",
+    r"--count \d+": "--count 1",
+    "https://github.com/you/shop": "~/src/shop",
+}
 STORE = "runs/quickstart-0/weights"
 SITE: Smaller = {
     "(?<=rewind runs/quickstart-0/weights) --version 3": " --version 5",  # what the rollback before it has made
@@ -79,7 +83,7 @@ SCENES: Mapping[str, Scene] = {
     "sitting": Scene(_COMMANDS, AGENT, "^etude (init|agent|acp|sessions)", SESSION),
     "sandboxes": Scene(_COMMANDS, (prepared.clone,), "^etude (play|serve|environments (serve|burst))", FEW),
     "commands images": Scene(_COMMANDS, (prepared.roots,), "^etude images", needs=images),
-    "commands tasks": Scene(_COMMANDS, SHOP, "^etude tasks (?!generate)", FEW_TASKS, 60, images),
+    "commands tasks": Scene(_COMMANDS, (*SHOP, prepared.mined), "^etude tasks (?!generate)", FEW_TASKS, 60, images),
     "commands bench": Scene(
         _COMMANDS, (prepared.clone, prepared.tasks, prepared.two_runs), "^etude bench (?!behaviour)", SMALL_BENCH
     ),

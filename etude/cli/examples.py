@@ -37,7 +37,7 @@ EXAMPLES: Mapping[str, str] = {
     "etude tasks generate": "etude tasks generate --rung 3 --count 10 --out tasks/ladder",
     "etude tasks validate": "etude tasks validate tasks/shop/mined-*",
     "etude tasks pack": "etude tasks pack tasks/shop/mined-* --out shop.bundle",
-    "etude tasks unpack": "etude tasks unpack shop.bundle --out tasks/shop",
+    "etude tasks unpack": "etude tasks unpack shop.bundle --out tasks/copy",
     "etude tasks adopt": "etude tasks adopt theirs/hello-world --out tasks/theirs",
     "etude tasks import": "etude tasks import swe.jsonl --clone acme/shop=~/src/shop --out tasks/swe",
     "etude bench": "etude bench run tasks/shop --checkpoint models/etude-tiny --out runs/tiny",
