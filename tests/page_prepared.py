@@ -25,6 +25,7 @@ from test_mining import CART, MENDED, TESTS
 from weight_samples import make_chain, publisher_on
 
 from etude.records import Version
+from etude.rollouts.plan.rates import LEAST_ROLLOUTS, LEAST_STEPS
 from etude.weights.opening import open_store
 
 TUTORIAL = ROOT / "docs/tutorial.md"
@@ -214,15 +215,19 @@ def chain(made: World, ends: ExitStack) -> None:
 
 
 def live(made: World, ends: ExitStack) -> None:
-    """A run that goes on, and is stopped when the world ends."""
+    """A run that goes on, far enough for `etude plan` to learn from, and is stopped when the world ends."""
     clone(made, ends)
     words = ["etude", "train", "recipes/quickstart.toml", "--set", "rollouts.max_steps=1000"]
-    errors = (made.root / ".errors").open("w")
+    errors = ends.enter_context((made.root / ".errors").open("w"))
     process = subprocess.Popen(words, cwd=made.root, env=made.env, stdout=errors, stderr=errors)
     ends.callback(process.wait, 120)
     ends.callback(process.terminate)
     metrics, until = made.root / "runs/quickstart-0/metrics.jsonl", time.monotonic() + DEADLINE_S
-    while not (metrics.exists() and '"kind": "step"' in metrics.read_text()):
+    least = {"rollout": LEAST_ROLLOUTS, "step": LEAST_STEPS, "engine": 2}
+    while True:
+        said = metrics.read_text() if metrics.exists() else ""
+        if all(said.count(f'"kind": "{kind}"') >= number for kind, number in least.items()):
+            return
         assert process.poll() is None and time.monotonic() < until, (made.root / ".errors").read_text()[-3000:]
         time.sleep(0.2)
 

@@ -76,14 +76,16 @@ class World:
     def play(self, line: str, shown: str = "") -> None:
         """Type it and wait for its end; of a server, for the address that it says."""
         played = self.as_played(line)
-        if _SERVER.match(played):
-            printed = self._serve(played)
-        elif _INTERACTIVE.match(played):
+        if _INTERACTIVE.match(played):
             return self._sit_before(played, re.findall(r"^› (.*)", shown, re.M))
-        else:
-            printed = self.run(played)
+        printed = self.printed(line)
         shown = _PORT.sub(lambda port: self.port(port[0]), shown).replace("/home/ada", str(self.home))
         assert same(shown, printed), f"{line}\nshown:\n{shown}\nprinted:\n{printed}"
+
+    def printed(self, line: str) -> str:
+        """What it prints where nobody sits before it; of a server, the line with its address."""
+        played = self.as_played(line)
+        return self._serve(played) if _SERVER.match(played) else self.run(played)
 
     def run(self, line: str) -> str:
         """What bash prints of it. The directory and the variables that it leaves are those of the next line."""
