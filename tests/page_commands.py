@@ -1,9 +1,8 @@
-"""The commands that pages show: which there are, whether they parse, and which of them a test can run.
+"""The commands that pages show: which there are, and whether they parse.
 
-`typed` are the command lines of a page's code blocks, `mentioned` the commands that its text names. `check` gives one
-to its own parser, or looks its options up. `needs` says why a test cannot run a line: it wants a model, a network,
-minutes, or something of the reader's own. What needs nothing is run (test_docs.py). A block in the language `console`
-is a session with what it prints, and is played as a whole (`sessions`, test_tutorial.py).
+`commands_of` are the commands of a page's blocks of shell, with what the page shows of their output; they are played by
+test_pages_played.py. `typed` are those of any block and `mentioned` those that its text names; `check` gives one to its
+own parser, or looks its options up.
 """
 
 import argparse
@@ -24,24 +23,6 @@ _LINE = re.compile(rf"^ *(?:[$#] )?((?:\w+=\S+ )*(?:\S+/)?{_TOOL} .*)$", re.M)
 _CODE = re.compile(rf"`((?:\w+=\S+ )*(?:\S+/)?{_TOOL} [^`]+)`")
 _MAKE = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
 _EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
-
-NEEDS = {
-    r"^(?!etude )": "changes this machine, or takes minutes",
-    r"^etude (agent|acp|init|doctor)(?! --list$)": "a model",
-    r"^etude (serve|sessions serve|environments serve|weights relay) ?": "runs until it is stopped",
-    r"^etude train (?!.*--explain)|^etude (pretrain|plan|play)": "minutes",
-    r"^etude runs|^etude bench|^etude weights (?!keygen)|^etude sessions export": "a run or a session of yours",
-    r"^etude tasks (mine|import|adopt|pack|unpack|validate)": "a repository or tasks of yours",
-    r"^etude tasks generate (~|shop|--kind)": "a repository of yours, or PostgreSQL in sandboxes",
-    r"^etude images": "root, and what an image is made of",
-    r"^etude environments (burst|doctor$)": "a server, or a backend's own programs",
-}
-"""Why a line is not run by a test, by what it looks like."""
-
-
-def needs(line: str) -> str:
-    """What a test has not; "" where the line is run."""
-    return next((why for pattern, why in NEEDS.items() if re.search(pattern, line)), "")
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -148,7 +129,14 @@ def is_shell(text: str) -> bool:
     return subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True).returncode == 0
 
 
-def sessions(page: Path) -> list[tuple[str, str]]:
-    """Every command of a page's `console` blocks, with what it printed."""
-    text = "\n".join(text for language, text in blocks(page) if language == "console").replace("\\\n", " ")
-    return re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n?)*)", text, re.M)
+def commands_of(page: Path) -> list[tuple[str, str]]:
+    """Every command of a page's blocks of shell, without remarks and on one line, with what the page shows of its
+    output."""
+    found: list[tuple[str, str]] = []
+    for language, text in blocks(page):
+        text = re.sub(r" *\\\n *", " ", text)
+        if language == "console":
+            found += re.findall(r"^[$#] (.*)\n((?:(?![$#] ).*\n?)*)", text, re.M)
+        elif language in ("sh", "bash"):
+            found += [(line, "") for line in text.splitlines() if line.strip()]
+    return [(re.sub(r"\s+# .*", "", line), shown) for line, shown in found]

@@ -255,7 +255,8 @@ async def _import(options: argparse.Namespace) -> int:
     from etude.tasks.swe import read_instances
 
     config = load_recipe(options.config, ImportConfig, options.set)
-    clones = {name: History(Path(path)) for name, _, path in (pair.partition("=") for pair in options.clone)}
+    pairs = (pair.partition("=") for pair in options.clone)
+    clones = {name: History(Path(path).expanduser()) for name, _, path in pairs}  # no shell expands ~ behind a =
     environments = Environments(options.environments or default_root())
     backend, found = _open(environments.root, options.limits), {}
     try:

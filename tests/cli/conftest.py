@@ -1,7 +1,7 @@
-"""Where helpers of these tests stand: the scripted endpoint, and weights to publish."""
+"""Where helpers of these tests stand: the scripted endpoint, weights to publish, and the worlds of pages."""
 
 import sys
 from pathlib import Path
 
-for folder in ("harness", "weights"):
+for folder in ("harness", "weights", "product", "rewards", "environments/server"):
     sys.path.insert(0, str(Path(__file__).parents[1] / folder))

@@ -1,7 +1,7 @@
 """What `--json` prints has one name for one thing, whichever command says it: docs/json.md lists them all.
 
-Every command that answers within seconds is run for real and its output walked. `NOT_RUN` are the others: servers, that
-say where they are and stay, and what takes minutes.
+Every command is run for real and its output walked: most of them here, and what needs a run, a repository or a server
+as its example on docs/commands.md (`SCENES_OF`). `NOT_RUN` are the others.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -16,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_commands import commands_of
+from page_scenes import SCENES
+from page_world import world
 from scripted_openai import Reply, ScriptedServer
 from users_git import git
 from weight_samples import make_chain, publisher_on
@@ -28,12 +32,24 @@ from etude.weights.opening import open_store
 ROOT = Path(__file__).parents[2]
 RECIPE = str(ROOT / "recipes/quickstart.toml")
 ROW = re.compile(r"^\| `(\w+)`(, by \w+)? \| \S.* \|$", re.M)
+BY_PATH = ("etude tasks import", "etude tasks adopt")
+"""What they print is by tasks, which are data."""
 WEIGHTS = ("keygen", "log", "inspect", "verify", "pin", "pins", "unpin", "rollback", "rewind")
+_FIGURES = "figures with names of their own: docs/json.md says which commands have such"
 NOT_RUN = {
-    "serve", "sessions serve", "environments serve", "weights relay",
-    "train", "pretrain", "play", "plan", "runs set", "runs export", "runs replace", "runs engines", "bench behaviour",
-    "tasks mine", "tasks adopt", "tasks import", "environments burst", "images build", "images add",
-}  # fmt: skip
+    **dict.fromkeys(("train", "pretrain", "plan", "bench behaviour", "tasks mine", "environments burst"), _FIGURES),
+    "runs export": "a library of 300 MB",
+}
+"""Each with the reason."""
+SCENES_OF = {
+    "commands live": {"runs set", "runs replace", "runs engines"},
+    "sitting": {"sessions serve"},
+    "sandboxes": {"play", "serve", "environments serve"},
+    "commands images": {"images build"},
+    "commands tasks": {"tasks adopt", "tasks import"},
+    "chain": {"weights relay"},
+}
+"""The examples of docs/commands.md that are played in these scenes of page_scenes.py, with --json."""
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +153,9 @@ def tasks(run: Run, place: Path) -> Iterator[Any]:
 
 
 def images(run: Run, place: Path) -> Iterator[Any]:
+    if os.geteuid() == 0:  # else their files could have no owners
+        (place / "root").mkdir()
+        yield run("images", "add", place / "root", "--name", "base", "--dir", place / "images")
     yield {"values": run("images", "list", "--dir", place / "images")[0]}
     yield run("images", "gc", "--dir", place / "images")
 
@@ -168,7 +187,7 @@ PLAYS: dict[tuple[str, ...], Callable[[Run, Path], Iterator[Any]]] = {
     ("doctor", "environments doctor"): doctors,
     ("config",): config,
     ("tasks generate", "tasks validate", "tasks pack", "tasks unpack"): tasks,
-    ("images list", "images gc"): images,
+    ("images add", "images list", "images gc"): images,
     ("bench run", "bench compare", "bench report"): bench,
     tuple(
         f"weights {each}"
@@ -178,7 +197,7 @@ PLAYS: dict[tuple[str, ...], Callable[[Run, Path], Iterator[Any]]] = {
 
 
 def test_every_command_is_run_or_listed_as_not() -> None:
-    assert with_json() == NOT_RUN | set(chain.from_iterable(PLAYS))
+    assert with_json() == NOT_RUN.keys() | set(chain.from_iterable(PLAYS)) | set().union(*SCENES_OF.values())
 
 
 def test_the_list_has_one_name_for_one_thing(names: dict[str, bool]) -> None:
@@ -204,3 +223,20 @@ def test_every_name_is_in_the_list(
     for said in PLAYS[commands](run, outer):
         found |= used(said, names)
     assert found and found - names.keys() == set(), "name it as others do, or list it in docs/json.md"
+
+
+@pytest.mark.proof(75)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", SCENES_OF)
+def test_every_name_of_an_example_is_in_the_list(name: str, names: dict[str, bool]) -> None:
+    scene = SCENES[name]
+    if lacking := scene.needs():
+        pytest.skip(lacking)
+    lines = [line for line, _ in commands_of(ROOT / scene.page) if re.search(scene.lines, line)]
+    lines = [line for line in lines if any(line.startswith(f"etude {each} ") for each in SCENES_OF[name])]
+    assert len(lines) == len(SCENES_OF[name])
+    with world(scene.smaller, *scene.prepare) as made:
+        for line in lines:
+            said = [json.loads(each) for each in made.printed(f"{line} --json").splitlines() if each[:1] in ("[", "{")]
+            keyed = [{"values": each} for each in said] if line.startswith(BY_PATH) else said
+            assert said and sorted(used(keyed, names) - names.keys()) == [], line

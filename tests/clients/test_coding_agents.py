@@ -8,9 +8,11 @@ import threading
 import pytest
 from engine_serving import TOKEN
 from installed import npm
+from page_commands import ROOT, blocks
 from through_clients import MODEL, playing, shelling
 
 DEADLINE_S = 200
+PAGE = ROOT / "docs/serving.md"
 CONFIG = """
 model = "{model}"
 model_provider = "etude"
@@ -38,6 +40,7 @@ def home(tmp_path, monkeypatch):
     ]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PWD", str(tmp_path / "work"))  # opencode works there, wherever it is started
     return tmp_path
 
 
@@ -59,10 +62,11 @@ def codex(programs, url):
 
 
 def opencode(programs, url):
-    options = {"baseURL": f"{url}/v1", "apiKey": TOKEN}
-    provider = {"npm": "@ai-sdk/openai-compatible", "name": "etude", "options": options, "models": {MODEL: {}}}
-    agent = {"build": {"tools": {"*": False, "bash": True}}}  # the fewer tools, the sooner a prompt is computed
-    config = {"provider": {"etude": provider}, "permission": "allow", "autoupdate": False, "agent": agent}
+    """With the config that docs/serving.md shows, and the fewest tools: the sooner a prompt is computed."""
+    [shown] = [text for language, text in blocks(PAGE) if language == "json"]
+    shown = shown.replace("http://127.0.0.1:8450", url).replace("TOKEN", TOKEN).replace("NAME", MODEL)
+    agent = {"build": {"tools": {"*": False, "bash": True}}}
+    config = {**json.loads(shown), "permission": "allow", "autoupdate": False, "agent": agent}
     words = [str(programs / "opencode"), "run", "--model", f"etude/{MODEL}", "--format", "json", "Make the file."]
     return words, {**os.environ, "OPENCODE_CONFIG_CONTENT": json.dumps(config)}
 

