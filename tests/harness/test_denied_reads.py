@@ -8,6 +8,7 @@ tests/environments/test_outside.py. More lines, and others: ETUDE_SHELL_LINES, E
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,18 @@ REFUSED = (
     "for f in odd/*; do cat $f{; done", "sh -c 'for f in odd/*; do cat $f#; done'", "for f in odd/*; do cat $f/x; done",
     'for f in odd/*; do X="$f#"; cat $X; done', "for f in odd/*; do for g in $f.x; do cat $g; done; done",
     'for f in od*; do for g in "$f"/*; do cat x$g; done; done',
+    # by a pattern that matches nothing, and so stands for itself
+    'for f in "zz .env"*; do cat $f; done', 'for f in "zz infra/secrets/key"?; do cat $f; done',
+    'for f in "zz ../home/.codex/auth.json"*; do cat $f; done', 'for f in "zz ../vault/"*; do ls $f; done',
+    "for f in zz\\ .env*; do cat $f; done", 'for f in "zz .env"*; do X=$f; done; cat $X',
+    'for f in src/"zz .env"*; do cat x$f; done', 'for f in "zz -r . "*; do grep secret $f; done',
+    'for f in "zz README.md -o src/a.txt"*; do sort $f; done',
+    # by a file that the line makes first
+    "> 'a .env'; for f in a*; do cat $f; done", ": > 'zz .env'; for f in z*; do cat x$f; done",
+    "echo x > 'p .env'; for f in ./p*; do wc -l $f; done", "echo '!.env' > .rgignore; rg secret",
+    # by names of another directory than the word's
+    "cd odd; for f in a*; do cat /workspace/$f; done", "cd odd; for f in a*; do X=/workspace/x$f; cat $X; done",
+    "cd odd; for f in a*; do cd ..; cat $f; done",
     # by git from the top of its repository, wherever it was started
     "cd src && git blame -S infra/secrets/key README.md", "git -C src blame -S infra/secrets/key README.md",
     "cd src && git blame -S .env README.md", "cd src && git ls-files -X infra/secrets/key",
@@ -147,6 +160,29 @@ HARMLESS = (
     "grep -rn --exclude-dir=x a tests", "grep -rn -e a tests", "ls -R -w 80 tests", "tree -L 2 tests", "du -d 1 tests",
     "find -P tests -name a", "cd tests && find -- . -name a", "rg --files tests",
 )  # fmt: skip
+
+
+def test_git_takes_files_from_the_top_of_its_repository_wherever_that_is(trial: Trial) -> None:
+    """Above the workspace, and behind a link."""
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    shutil.rmtree(trial.project / ".git")
+    (trial.project / "nest" / "deep").mkdir(parents=True)
+    (trial.project / "linked").symlink_to("nest/deep")
+    for top in (trial.project.parent, trial.project / "nest"):
+        subprocess.run([*git, "init", "-qb", "main", str(top)], check=True)
+    rules = PermissionConfig(deny=("read(../vault/**)", "read(nest/secret)"))
+    judge = Judge(rules, WorkspacePaths(trial.project), env=trial.env)
+    for line in (
+        "git blame -S vault/token README.md", "git blame --ignore-revs-file=vault/token README.md",
+        "git -C linked blame -S secret f.txt", "cd linked && git blame -S secret f.txt",
+    ):  # fmt: skip
+        assert verdict(judge, line) != "allow", line
+
+
+def test_words_of_git_are_no_directories_of_the_machine(trial: Trial) -> None:
+    judge = Judge(PermissionConfig(allow=("run(git *)",)), WorkspacePaths(trial.project), env=trial.env)
+    for line in ("git add .", "git log -- .", "git diff .", "git -C . log", "git log -- lib", "git checkout -b dev"):
+        assert verdict(judge, line) == "allow", line
 
 
 def test_an_option_that_takes_a_word_is_no_reason_to_ask(trial: Trial) -> None:

@@ -80,6 +80,11 @@ def outside_of_tree(directory: Path, compared: Sequence[str]) -> Sequence[str]:
     return () if inside else compared
 
 
+def tops(directory: Path) -> set[Path]:
+    """What could be the top of git's worktree from here."""
+    return {tree for _, tree in _repositories(directory)}
+
+
 def _indexed(git: Path, tree: Path, path: str) -> bool:
     index = _bytes(git / "index")
     if index is None:

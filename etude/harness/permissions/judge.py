@@ -13,9 +13,9 @@ import itertools
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from etude.config import parse
@@ -25,7 +25,7 @@ from etude.harness.permissions.changes import parent_of_pattern, written_words
 from etude.harness.permissions.course import leads_to, run_from
 from etude.harness.permissions.decision import Decision, Reason, decide
 from etude.harness.permissions.git_paths import INSTEAD, ignored, written
-from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree
+from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree, tops
 from etude.harness.permissions.literals import Word
 from etude.harness.permissions.paths import Target, WorkspacePaths, by_process
 from etude.harness.permissions.reading import ONE_WORD, chooses, follows, opens, takes_untracked
@@ -34,8 +34,8 @@ from etude.harness.permissions.shell import FOUND, Redirect, SimpleCommand, Unre
 from etude.harness.permissions.unreadable import Denied, denied
 from etude.harness.permissions.unwrap import unwrap
 from etude.harness.permissions.variables import SETS_BY_NAME, named, rules_others
-from etude.harness.permissions.walks import met, starts
-from etude.harness.permissions.words import Values
+from etude.harness.permissions.walks import met, starts, tells_ripgrep
+from etude.harness.permissions.words import Reading, Values
 
 _SEARCHES = {"grep", "glob", "codebase_search", "read_lints"}
 _READS_ALL = {"grep", "codebase_search"}
@@ -188,8 +188,10 @@ class Judge:
             piece = line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
             yield Reason(ruled.verdict, piece, f"rule {ruled}") if ruled else Reason("ask", piece, str(reason))
             return
-        values = Values(line, commands, self._env)
-        for count, (command, directories) in enumerate(run_from(commands, self._env)):
+        courses = list(run_from(commands, self._env))
+        values = Values(line, commands, self._env, {place for _, places in courses for place in places})
+        yield from (Reason("ask", told, "it says what rg passes over, and runs it") for told in tells_ripgrep(commands))
+        for count, (command, directories) in enumerate(courses):
             yield from self._simple(tool, command, directories, values)
             yield from self._halfway(command, commands[:count], directories)
 
@@ -222,13 +224,14 @@ class Judge:
             end is not None and _lies_in(posixpath.normpath(end), WORKSPACE) for end in ends
         )  # `cd src; …; cd ..`
         written, removes = written_words(command), posixpath.basename(words[0] or "") in _REMOVE
-        places = _git_places(words, directories) if words[0] == "git" else directories
+        above = self._git_tops(words, directories) if words[0] == "git" else ()
         for at, (word, found) in enumerate(zip(command.words[1:], names[1:], strict=True), 1):
             if any(word is other for other in written):
                 yield from self._written_word(word, directories, removes)
             for name in () if chooses(words, at) else found or ():
                 passed = back or (words[0] in _PRINTS and word.parts is not None)
-                yield from self._argument(name, places, outside=not passed)
+                yield from self._argument(name, directories, outside=not passed)
+                yield from self._argument(name, above, outside=False) if above else ()
         if reason.verdict == "allow":
             yield from self._unnamed(command, words, names, directories, reason.by == _READS)
             if FOUND in command.words:
@@ -271,16 +274,23 @@ class Judge:
                 matches = None if place is None else self._paths.matches(reading.pattern, place)
                 if matches is None or any(name.startswith("-") for name in matches):  # which are options then
                     return None
-                if reading.split and self._taken_apart(matches, reading.looped, place):
+                if reading.split and self._taken_apart(matches, reading, values.places):
                     return None
                 found += [*matches, reading.pattern]  # a pattern below /proc matches otherwise for who runs it
         return list(dict.fromkeys(found))
 
-    def _taken_apart(self, matches: Sequence[str], looped: Sequence[str], place: str | None) -> bool:
-        """Whether one of these names, or of those that a loop went through, is more than one word without quotes."""
-        through = [None if place is None else self._paths.matches(pattern, place) for pattern in looped]
-        names = itertools.chain(matches, *(found or () for found in through))
-        return None in through or any(re.search(r"[\s*?\[\\]", name) for name in names)
+    def _taken_apart(self, matches: Sequence[str], reading: Reading, places: Collection[str | None]) -> bool:
+        """Whether one of these names, or of those that a loop went through in any of the line's directories, is more
+        than one word without quotes. A pattern that matches nothing stands for itself."""
+        if any(re.search(r"\s|\\[*?\[\\]", pattern) for pattern in (reading.pattern, *reading.looped)):
+            return True
+        names = [*matches]
+        for pattern, place in itertools.product(reading.looped, places):
+            found = None if place is None else self._paths.matches(pattern, place)
+            if found is None:
+                return True
+            names += found
+        return any(re.search(r"[\s*?\[\\]", name) for name in names)
 
     def _unnamed(
         self,
@@ -326,8 +336,7 @@ class Judge:
         allows the command: it runs in the sandbox, as what they have allowed does. Only files that the user's rules
         speak of count here. A secret by the built-in ones that git tracks is no secret to git: it is committed, and
         every clone and `git show` has it. What is not tracked, git's readers do not open."""
-        ways = {self._paths.on_host(way) for way in _git_starts(words, directories)}
-        for here in sorted(Path(os.path.realpath(way)) for way in ways):
+        for here in self._git_starts(words, directories):
             if built_in and (why := obeyed(here)):
                 yield Reason("ask", command.raw, why)
             lists, all_files = not {"diff", "grep"} & set(words), kind == "untracked"
@@ -336,6 +345,20 @@ class Judge:
             for found in self._left().by_path if kind in ("tracked", "untracked") else ():
                 if may_open(here, found, lists, all_files) or any(_lies_in(found, top) for top in compared):
                     yield Reason("ask", command.raw, f"it may read {found}: rule {self._left().by_path[found]}")
+
+    def _git_starts(self, words: Sequence[str | None], directories: Sequence[str | None]) -> list[Path]:
+        """The directories of this machine from which git may look for its repository."""
+        moved = [after for before, after in itertools.pairwise(words) if before == "-C" and after and "\0" not in after]
+        places = itertools.product(directories, [".", *moved, *itertools.accumulate(moved, posixpath.join)])
+        ways = {posixpath.join(place or WORKSPACE, way) for place, way in places}
+        return sorted(Path(os.path.realpath(self._paths.on_host(way))) for way in ways)
+
+    def _git_tops(self, words: Sequence[str | None], directories: Sequence[str | None]) -> list[str]:
+        """Where a path among git's words may begin too. Some options, such as the `-S` of `git blame`, take a file from
+        the top of the repository, wherever git was started."""
+        if self._paths.root is None:
+            return []
+        return sorted({str(top) for here in self._git_starts(words, directories) for top in tops(here) if top != here})
 
     def _could_be_refused(self, built_in: bool) -> bool:
         """Whether there is a path that a command could not read unasked. Where a rule of the user's allows the command,
@@ -407,8 +430,8 @@ class Judge:
             return [Reason("ask", redirect.target.raw, "only a run would tell which file this is")]
         if any(name.startswith(("/dev/tcp/", "/dev/udp/")) for name in known):
             return [Reason("ask", redirect.target.raw, "it is a connection to another machine")]
-        if redirect.writes and re.search(r"(^|/)-", known[0]):
-            return [Reason("ask", redirect.target.raw, "a file of this name is an option to who matches it")]
+        if redirect.writes and re.search(r"(^|/)-|[\s*?\[\\]", known[0]):
+            return [Reason("ask", redirect.target.raw, "to who matches it this name is an option, or several words")]
         return [reason for name in known if name for reason in self._path(tool, name, redirect.writes, directories)]
 
     def _written_word(self, word: Word, directories: Sequence[str | None], removes: bool) -> Iterator[Reason]:
@@ -438,21 +461,6 @@ class Judge:
                     ruled = self._target("read_file", name, target, writes=False)
                 if ruled is not None and ruled.verdict != "allow":
                     yield ruled
-
-
-def _git_starts(words: Sequence[str | None], directories: Sequence[str | None]) -> set[str]:
-    """The directories from which git may look for its repository."""
-    moved = [after for before, after in itertools.pairwise(words) if before == "-C" and after and "\0" not in after]
-    moved = [".", *moved, *itertools.accumulate(moved, posixpath.join)]
-    return {posixpath.join(place or WORKSPACE, way) for place in directories for way in moved}
-
-
-def _git_places(words: Sequence[str | None], directories: Sequence[str | None]) -> Sequence[str | None]:
-    """Where a path among git's words may begin. Some options, such as the `-S` of `git blame`, take a file from the top
-    of the repository, wherever git was started: that may be any directory above."""
-    starts = {posixpath.normpath(way) for way in _git_starts(words, directories)}
-    above = {str(top) for way in starts for top in PurePosixPath(way).parents}
-    return [*directories, *sorted(starts | above)]
 
 
 def _shown(words: Sequence[str | None]) -> str:

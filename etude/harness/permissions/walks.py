@@ -1,7 +1,7 @@
 """Where a command that goes through all below something starts, and what it comes to.
 
-Owns `starts` and `met`. Looks at names and links, and opens the files alone by which ripgrep chooses. What of it may be
-read is for the judge.
+Owns `starts`, `met` and `tells_ripgrep`. Looks at names and links, and opens the files alone by which ripgrep chooses.
+What of it may be read is for the judge.
 """
 
 from __future__ import annotations
@@ -15,12 +15,21 @@ from pathlib import Path
 from etude.harness.permissions.builtin import PACKAGES, SECRETS
 from etude.harness.permissions.paths import WorkspacePaths
 from etude.harness.permissions.reading import finds, finds_links, passes_over, roots
+from etude.harness.permissions.shell import SimpleCommand
 from etude.host import beneath
 
 _MOST_WALKED = 20_000
 """Directories looked at below one that a command goes through."""
 _CHOOSING = (".gitignore", ".ignore", ".rgignore", ".git/info/exclude")
 _MOST_BYTES = 1 << 20
+
+
+def tells_ripgrep(commands: Sequence[SimpleCommand]) -> Iterator[str]:
+    """The redirects of a line by which it writes what ripgrep passes over, where it runs that too."""
+    if any(command.words and os.path.basename(command.words[0].text or "") == "rg" for command in commands):
+        for redirect in (each for command in commands for each in command.redirects if each.writes):
+            if os.path.basename(redirect.target.text or "") in map(os.path.basename, _CHOOSING):
+                yield redirect.target.raw
 
 
 def starts(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from etude.harness.permissions.literals import Part, Word
@@ -55,10 +55,13 @@ def escaped(text: str) -> str:
 
 
 class Values:
-    """The variables of one line. `env` is what commands find in their environment."""
+    """The variables of one line. `env` is what commands find in their environment, `places` the directories that they
+    may run in, with None for one that only a run would tell."""
 
-    def __init__(self, line: str, commands: Sequence[SimpleCommand], env: Mapping[str, str]) -> None:
-        self._env = env
+    def __init__(
+        self, line: str, commands: Sequence[SimpleCommand], env: Mapping[str, str], places: Collection[str | None]
+    ) -> None:
+        self._env, self.places = env, places
         self._given: dict[str, list[tuple[Word, bool]]] = {}
         self._unknown: set[str] = set()
         self._nothing_known = False
