@@ -18,7 +18,7 @@ from jinja2.parser import Parser
 from etude.errors import CheckpointError, InvalidRequest
 from etude.models.template_limits import STEPS, BoundedEnvironment, TooMuch, budget, charge
 
-_LONGEST, _EACH, _CHARACTER = 1 << 20, 4_000, 16
+_LONGEST, _EACH, _CHARACTER = 1 << 17, 4_000, 16
 """Characters of a template, and steps it has for each message and each character of one, beside `STEPS`."""
 _OF_TEMPLATES = (
     TypeError, ValueError, ArithmeticError, LookupError, AttributeError, SyntaxError, RecursionError, MemoryError,
