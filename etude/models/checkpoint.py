@@ -203,9 +203,7 @@ def _held(directory: Path) -> dict[str, _Held]:
         with _readable(directory / name), safe_open(str(path), "pt") as file:
             stored = file.keys()
             if len(held) + len(stored) > MOST_TENSORS:
-                raise CheckpointError(
-                    f"{directory / name}: more than {MOST_TENSORS:,} tensors; no model has so many"
-                )
+                raise CheckpointError(f"{directory / name}: more than {MOST_TENSORS:,} tensors; no model has so many")
             for tensor in stored:
                 one = file.get_slice(tensor)
                 held[tensor] = _Held(directory / name, one.get_dtype(), tuple(one.get_shape()))
