@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from etude.errors import CheckpointError, InvalidRequest
 from etude.models.chat_template import ChatTemplate, Message
 from etude.models.generation import read_generation, read_template
-from etude.models.tokenizer import END, TAGS, is_control, load_tokenizer
+from etude.models.tokenizer import END, TAGS, decode, encode, is_control, load_tokenizer
 
 OURS = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}{{ eos_token }}\n{% endfor %}"
@@ -99,8 +99,8 @@ class ChatRenderer:
     # --- text ---------------------------------------------------------------------------------------------------------
 
     def encode(self, text: str) -> list[int]:
-        """Ids of text as it stands; tags in it become their tokens. Other threads run meanwhile."""
-        return self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        """Ids of text as it stands; tags in it become their tokens."""
+        return encode(self.tokenizer, text)
 
     @cached_property
     def longest_token(self) -> int:
@@ -116,8 +116,8 @@ class ChatRenderer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The exact text of sampled ids, without the tokens that end a message."""
         kept = [token for token in token_ids if token not in self.stop_ids]
-        text = self.tokenizer.decode([*self._anchor, *kept], skip_special_tokens=False)
-        return text[len(self.tokenizer.decode(self._anchor, skip_special_tokens=False)) :] if self._anchor else text
+        text = decode(self.tokenizer, [*self._anchor, *kept])
+        return text[len(decode(self.tokenizer, self._anchor)) :] if self._anchor else text
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -195,8 +195,8 @@ class ChatRenderer:
     def _lost_space(self) -> list[int]:
         """Tokens to decode before others, where the tokenizer takes a first word's space for no part of it."""
         words = self.encode("a a")
-        alone = self.tokenizer.decode(words[-1:], skip_special_tokens=False)
-        whole = self.tokenizer.decode(words, skip_special_tokens=False)
+        alone = decode(self.tokenizer, words[-1:])
+        whole = decode(self.tokenizer, words)
         return words[:1] if len(words) == 2 and whole == "a a" and alone == "a" and words[0] == words[1] else []
 
 

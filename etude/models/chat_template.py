@@ -16,9 +16,11 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
 from etude.errors import CheckpointError, InvalidRequest
-from etude.models.template_limits import STEPS, BoundedEnvironment, TooMuch, budget, charge
+from etude.models.template_budget import STEPS, TooMuch, budget, charge
+from etude.models.template_limits import BoundedEnvironment
+from etude.models.template_methods import check_date
 
-_LONGEST, _EACH, _CHARACTER = 1 << 20, 4_000, 16
+_LONGEST, _EACH, _CHARACTER = 1 << 17, 4_000, 16
 """Characters of a template, and steps it has for each message and each character of one, beside `STEPS`."""
 _OF_TEMPLATES = (
     TypeError, ValueError, ArithmeticError, LookupError, AttributeError, SyntaxError, RecursionError, MemoryError,
@@ -81,6 +83,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _now(form: str) -> str:
+    check_date(form)
     return datetime.now().strftime(form)
 
 

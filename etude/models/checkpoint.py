@@ -37,6 +37,8 @@ from etude.models.tokenizer import load_tokenizer, save_tokenizer
 
 FAMILIES = (QWEN3, QWEN3_MOE, DEEPSEEK_V3, LLAMA, MISTRAL, QWEN2)
 SHARD_BYTES = 5_000_000_000
+MOST_TENSORS, MOST_FILES = 200_000, 10_000
+"""Twice what the largest models have, and far more files: each is looked at before anything is made."""
 _DTYPES = {"F64", "F32", "F16", "BF16"}
 
 
@@ -191,13 +193,18 @@ def _held(directory: Path) -> dict[str, _Held]:
         if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
             raise CheckpointError(f"{directory / INDEX}: key weight_map names no files; download the checkpoint again")
         named = sorted(set(listed.values()))
+        if len(named) > MOST_FILES:
+            raise CheckpointError(f"{directory / INDEX}: names {len(named):,} files; at most {MOST_FILES:,} are read")
     found = {name: files.located(directory, name) for name in named}
     if absent := [name for name, path in found.items() if path is None]:
         raise CheckpointError(f"{directory}: no such file: {files.few(absent)}; download the checkpoint again")
     held: dict[str, _Held] = {}
     for name, path in found.items():
         with _readable(directory / name), safe_open(str(path), "pt") as file:
-            for tensor in file.keys():  # noqa: SIM118
+            stored = file.keys()
+            if len(held) + len(stored) > MOST_TENSORS:
+                raise CheckpointError(f"{directory / name}: more than {MOST_TENSORS:,} tensors; no model has so many")
+            for tensor in stored:
                 one = file.get_slice(tensor)
                 held[tensor] = _Held(directory / name, one.get_dtype(), tuple(one.get_shape()))
     return held

@@ -1,127 +1,46 @@
 """Bounds on what a stranger's template may do: how long it works, and how large its values and its text become.
 
-Owns `BoundedEnvironment`, Jinja's sandbox in which everything is paid for out of one budget, and `budget`, which gives
-it. Steps are counted, never seconds, so that a template does the same on every machine. A round of a loop, a call, a
-filter and an operator cost one step, and more by the size of what they handle; a value that grows beyond `SIZE` is
-refused, and so is what could grow at once by a number that it is given. Knows nothing of messages.
+Owns `BoundedEnvironment`, Jinja's sandbox in which everything is paid for out of one budget (`models.template_budget`).
+A round of a loop, a call, a filter and an operator cost one step, and more by the size of what they handle; a value
+that grows too large is refused, and so is what could grow at once by a number that it is given. Python's own types have
+the methods for which `models.template_methods` has a price, and no others. Knows nothing of messages.
 """
 
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from contextvars import ContextVar
+import inspect
+from collections.abc import Callable
 from typing import Any
 
-from jinja2 import TemplateError, nodes, pass_context
+from jinja2 import nodes, pass_context
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-SIZE = 1 << 24
-"""Characters of one value; an item of a list counts as `_ITEM` of them."""
-STEPS = 300_000
-_UNIT, _ITEM, _WIDTH, _BITS = 64, 64, 10_000, 1 << 14
+from etude.models.template_budget import BITS, HOLDING, TooMuch, charge, paid, paid_shallow, paid_size, weight
+from etude.models.template_methods import is_method, pay_format, pay_growth, pay_percent, pay_search
+
 _SHALLOW = frozenset((
     "length", "count", "first", "last", "default", "d", "list", "reverse", "select", "reject", "selectattr",
     "rejectattr", "map", "items", "attr", "safe",
 ))  # fmt: skip
 """Filters that look at no more than what a value consists of, or nothing until somebody asks."""
-_PADDING = frozenset(("center", "ljust", "rjust", "zfill", "indent", "tojson", "round"))
-_GONE = ("pprint", "urlize", "wordwrap", "xmlattr", "slice", "batch", "random", "sum")
+_GONE = ("pprint", "urlize", "wordwrap", "xmlattr", "slice", "batch", "random", "sum", "striptags")
 """Filters that no chat template needs, and that would need bounds of their own."""
-_WIDE = re.compile(r"%[^a-zA-Z%]*(\*|\d{5})|\{[^}]*(\{|\d{5})")
-"""In a format: a width of five digits, or one that is given with the values."""
-_HOLDING = (list, tuple, dict, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))
-_left: ContextVar[list[int]] = ContextVar("steps that a template has left")
 
 
-class TooMuch(TemplateError):
-    """A template has done more than any that renders a conversation."""
+class _Searched(str):
+    """A text in which a template looks for another."""
+
+    def __contains__(self, sought: object) -> bool:
+        if isinstance(sought, str):
+            pay_search(len(self), len(sought))
+        return super().__contains__(sought)  # ty: ignore[invalid-argument-type]
 
 
-@contextmanager
-def budget(steps: int) -> Generator[None]:
-    """What is rendered in the block has so many steps, together."""
-    token = _left.set([steps])
-    try:
-        yield
-    finally:
-        _left.reset(token)
-
-
-def charge(size: int) -> None:
-    """Pay for a step that handles so many characters."""
-    left = _left.get(None)
-    if left is None:  # it is being compiled
-        raise TooMuch("a template computes nothing before it is rendered")
-    left[0] -= 1 + size // _UNIT
-    if left[0] < 0:
-        raise TooMuch("it works on without an end in sight; give the checkpoint a simpler template")
-
-
-def _weight(value: Any) -> int:
-    """The characters of a value and of all in it, as often as they would be written."""
-    total, waiting = 0, [value]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, str):
-            total += len(each)
-        elif isinstance(each, bytes | range):
-            total += _ITEM * len(each)
-        elif isinstance(each, int):
-            total += each.bit_length() // 3
-            if each.bit_length() > _BITS:
-                raise TooMuch("a number has become too large")
-        elif isinstance(each, Namespace):
-            waiting.append(object.__getattribute__(each, "_Namespace__attrs"))
-            total += _ITEM
-        elif isinstance(each, _HOLDING):
-            parts = [*each, *each.values()] if isinstance(each, dict) else list(each)
-            total += _ITEM * len(parts)
-            waiting += parts if total <= SIZE else ()
-        if total > SIZE:
-            raise TooMuch(f"a value has become larger than {SIZE:,} characters; give the checkpoint a simpler template")
-    return total
-
-
-def _paid(value: Any) -> Any:
-    charge(_weight(value))
-    return value
-
-
-def _paid_shallow(value: Any) -> Any:
-    charge(len(value) if isinstance(value, (str, range, *_HOLDING)) else 0)
-    return value
-
-
-def _growing(name: str, args: tuple[Any, ...]) -> None:
-    """Pay for what a filter, or a method of a string, makes of its arguments, where that is more than they are."""
-    if name in _PADDING and any(isinstance(each, int) and each > _WIDTH for each in args[1:]):
-        raise TooMuch(f"{name} to a width of more than {_WIDTH:,}")
-    if name == "replace" and len(args) >= 3 and all(isinstance(each, str) for each in args[:3]):
-        found = args[0].count(args[1])
-        _paid_size(found * len(args[2]))
-    elif name == "join":
-        _paid_size(sum(len(each) for each in args if isinstance(each, (str, range, *_HOLDING))) * max(map(_text, args)))
-    elif name == "indent":
-        width = max((_text(each) or each for each in args[1:] if isinstance(each, int | str)), default=4)
-        _paid_size(_text(args[0]) * width)
-    elif name in ("format", "%") and isinstance(args[0], str) and _WIDE.search(args[0]):
-        raise TooMuch("a format names a width of five digits, or none")
-
-
-def _text(value: Any) -> int:
-    return len(value) if isinstance(value, str) else 0
-
-
-def _paid_size(size: int) -> None:
-    if size > SIZE:
-        raise TooMuch(f"a value would become larger than {SIZE:,} characters; give the checkpoint a simpler template")
-    charge(size)
+def _searched(value: Any) -> Any:
+    return _Searched(paid(value)) if isinstance(value, str) else paid(value)
 
 
 def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,19 +50,44 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def paying(*args: Any, **named: Any) -> Any:
         if name in _SHALLOW:
-            return _paid_shallow(function(*args[:given], _paid_shallow(args[given]), *args[given + 1 :], **named))
-        values = (*args[given:], *named.values())
-        _paid(values)
-        _growing(name, values)
-        return _paid(function(*args, **named))
+            return paid_shallow(function(*args[:given], paid_shallow(args[given]), *args[given + 1 :], **named))
+        paid((*args[given:], *named.values()))
+        if name == "join":
+            args = (*args[:given], _listed(args[given]), *args[given + 1 :])
+        values = _in_order(function, args, named)[given:]
+        if name == "format":
+            pay_percent(args[given], named or args[given + 1 :])
+        elif name == "in" and isinstance(values[1], str):
+            pay_search(len(values[1]), len(values[0]) if isinstance(values[0], str) else 0)
+        else:
+            pay_growth(name, values)
+        return paid(function(*args, **named))
 
     return paying
+
+
+_signature = functools.cache(inspect.signature)
+
+
+def _in_order(function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    """All arguments in the order of the parameters, those that were not given too: what they cost is said by place."""
+    try:
+        bound = _signature(function).bind(*args, **named)
+    except ValueError:  # one in C that does not say what it takes, and takes no names
+        return (*args, *named.values())
+    bound.apply_defaults()
+    return (*bound.args, *bound.kwargs.values())
+
+
+def _listed(value: Any) -> Any:
+    """Of what makes its items one by one, how many there are is not known before."""
+    return value if isinstance(value, (str, range, *HOLDING)) else paid(list(value))
 
 
 @pass_context
 def _written(_context: Context, value: Any) -> Any:
     """With the context, although it needs none: so Jinja writes nothing before a template is rendered."""
-    return _paid(value)
+    return paid(value)
 
 
 class _Paying(NodeTransformer):
@@ -183,7 +127,7 @@ class _Paying(NodeTransformer):
         self.generic_visit(node)
         node.expr = _filter(node.expr, "etude_paid")
         for operand in node.ops:
-            operand.expr = _filter(operand.expr, "etude_paid")
+            operand.expr = _filter(operand.expr, "etude_searched" if operand.op in ("in", "notin") else "etude_paid")
         return node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
@@ -217,39 +161,54 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """Has all filters and tests pay, those that were added meanwhile, too."""
         self.filters = {name: _bounded(name, each) for name, each in self.filters.items()}
         self.tests = {name: _bounded(name, each) for name, each in self.tests.items()}
-        self.filters |= {"etude_paid": _paid, "etude_shallow": _paid_shallow, "etude_round": _round}
+        self.filters |= {
+            "etude_paid": paid, "etude_searched": _searched, "etude_shallow": paid_shallow, "etude_round": _round,
+        }  # fmt: skip
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = _Paying().visit(super()._parse(source, name, filename))
         return tree.set_lineno(1).set_environment(self)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        return attr not in ("translate", "expandtabs") and super().is_safe_attribute(obj, attr, value)
+        listed = is_method(obj, attr)
+        if listed is None:  # Jinja's own, such as `loop` and a namespace
+            listed = type(obj).__module__.startswith("jinja2.")
+        return listed and super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
-        if wrapped is not None:
-            _growing("format", (value.__self__,))
-        return wrapped
+        if wrapped is None:
+            return None
+
+        def paying(*args: Any, **named: Any) -> str:
+            pay_format(value.__self__, (*args, *named.values()))
+            return wrapped(*args, **named)
+
+        return paying
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **named: Any) -> Any:  # a template may name a `self`
         owner = getattr(__obj, "__self__", None)
-        _paid((*args, *named.values()))
-        if isinstance(owner, str):
-            values = (owner, *args, *named.values())
+        paid((*args, *named.values()))
+        if isinstance(owner, str) and __obj.__name__ == "join" and args:
+            args = (_listed(args[0]), *args[1:])
+            pay_growth("join", (args[0], owner))
+        elif isinstance(owner, str):
             charge(len(owner))
-            _growing(__obj.__name__, values)
-        return _paid(super().call(__context, __obj, *args, **named))
+            pay_growth(__obj.__name__, (owner, *args, *named.values()))
+        elif isinstance(owner, list | tuple):  # of which each item is compared
+            paid(owner)
+        return paid(super().call(__context, __obj, *args, **named))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator in ("*", "**"):
             _repeated(operator, left, right)
         elif operator == "%":
-            _paid((left, right))
-            _growing("%", (left,))
+            paid((left, right))
+            if isinstance(left, str):
+                pay_percent(left, right)
         else:
-            _paid_shallow(left)
-            _paid_shallow(right)
+            paid_shallow(left)
+            paid_shallow(right)
         return super().call_binop(context, operator, left, right)
 
 
@@ -259,12 +218,12 @@ def _round(text: int) -> None:
 
 def _repeated(operator: str, left: Any, right: Any) -> None:
     """Pay for what a product or a power will be."""
-    weights = _weight(left), _weight(right)
+    weights = weight(left), weight(right)
     if isinstance(left, int) and isinstance(right, int):
         bits = left.bit_length() * max(right, 0) if operator == "**" else left.bit_length() + right.bit_length()
-        if bits > _BITS:
+        if bits > BITS:
             raise TooMuch("a number has become too large")
         charge(0)
     else:
         times = next((each for each in (left, right) if isinstance(each, int)), 1)
-        _paid_size(max(weights) * max(times, 1))
+        paid_size(max(weights) * max(times, 1))

@@ -3,19 +3,21 @@
 Owns training, saving and loading (the published tokenizer.json of the `tokenizers` library). Roles, tool tags and
 parameter headers are single tokens, newlines included; so are given whole words. Spaces are glued to the end of the
 word *before* them, so that an identifier is the same tokens after `def `, in a path and in a call. Digits stand alone.
-Decoding gives back the exact bytes. Knows nothing of messages (`models.chat`).
+Decoding gives back the exact bytes. Also owns `encode` and `decode`, in which a stranger's tokenizer cannot bring the
+process down. Knows nothing of messages (`models.chat`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from etude.durable import write_whole
-from etude.errors import CheckpointError
+from etude.errors import CheckpointError, EtudeError, InvalidRequest
 from etude.models import files
 
 END_OF_TEXT, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
@@ -29,6 +31,8 @@ TAGS: tuple[str, ...] = (
 )  # fmt: skip
 
 _PIECES = r"\n[ ]*|\p{N}|[\p{L}_]+ ?|[^\s_\p{L}\p{N}]+ ?|[ ]+|\s+"
+
+_AGAIN = "copy it anew from the model's source"
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, words: Sequence[str] = ()) -> Tokenizer:
@@ -58,12 +62,39 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     path, data = directory / "tokenizer.json", files.read(directory, "tokenizer.json", files.LARGE)
     if data is None:
         raise CheckpointError(f"{path}: no such file; copy it from the model's source")
+    with _faults(lambda fault: CheckpointError(f"{path}: not a readable tokenizer.json ({fault}); {_AGAIN}")):
+        tokenizer = Tokenizer.from_buffer(data)
+    # what a trainer left in the file: it would cut every prompt, and fill every one up, without a word
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Ids of text as it stands; tags in it become their tokens. Other threads run meanwhile.
+
+    Raises InvalidRequest where the tokenizer's own rules fail at the text."""
+    what = f"the model's tokenizer.json cannot make tokens of a text of {len(text):,} characters"
+    with _faults(lambda fault: InvalidRequest(f"{what} ({fault}); {_AGAIN}")):
+        return tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+
+def decode(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
+    """The text of ids, those of special tokens included. Raises InvalidRequest as `encode` does."""
+    what = f"the model's tokenizer.json cannot make text of {len(token_ids):,} tokens"
+    with _faults(lambda fault: InvalidRequest(f"{what} ({fault}); {_AGAIN}")):
+        return tokenizer.decode(token_ids, skip_special_tokens=False)
+
+
+@contextmanager
+def _faults(told: Callable[[str], EtudeError]) -> Generator[None]:
+    """Whatever the library raises as an error of ours: bare Exception, or its own panic, which is no Exception."""
     try:
-        return Tokenizer.from_buffer(data)
-    except Exception as error:  # the library raises bare Exception for every fault
-        raise CheckpointError(
-            f"{path}: not a readable tokenizer.json ({error}); copy it anew from the model's source"
-        ) from None
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
+            raise
+        raise told(" ".join(str(error).split())[:500]) from None
 
 
 def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:

@@ -4,6 +4,8 @@ import ast
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from etude.cli.main import main
-from etude.errors import CheckpointError, ConfigError
+from etude.errors import CheckpointError, ConfigError, InvalidRequest
 from etude.models import files
 from etude.models.chat import open_chat
-from etude.models.checkpoint import check_checkpoint, load_checkpoint
+from etude.models.checkpoint import MOST_FILES, MOST_TENSORS, check_checkpoint, load_checkpoint
 from etude.models.generation import copy_companions, read_generation
 from etude.models.shipped import model_at, shipped_model
+from etude.models.tokenizer import decode, load_tokenizer
 
 HERE = Path(__file__)
 MODELS = HERE.parents[2] / "etude/models"
@@ -239,6 +242,16 @@ def test_nothing_is_allocated_before_config_and_headers_agree(model):
     assert "model.embed_tokens.weight has shape (1024, 128) where" in refusal(model)
 
 
+def test_more_tensors_and_files_than_any_model_has_are_not_looked_at(model):
+    weights = model / "model.safetensors"
+    one = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    header = json.dumps({f"a.{n}": one for n in range(MOST_TENSORS + 1)}).encode()
+    weights.write_bytes(len(header).to_bytes(8, "little") + header)
+    assert "model.safetensors: more than 200,000 tensors" in refusal(model)
+    shards(model, **{str(n): f"{n}.safetensors" for n in range(MOST_FILES + 1)})
+    assert "index.json: names 10,001 files; at most 10,000 are read" in refusal(model)
+
+
 @pytest.mark.parametrize("data", [b"", b"\xff" * 8, (100).to_bytes(8, "little") + b"{", b"\x02" + b"\0" * 7 + b"[]"])
 def test_a_header_that_is_none_is_refused(data, model):
     (model / "model.safetensors").write_bytes(data)
@@ -278,6 +291,57 @@ def test_a_config_whose_parts_do_not_go_together_is_refused(changes, said, model
     edit(model / "config.json", **changes)
     with pytest.raises(CheckpointError, match=said):
         opened(model)
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+FILLED = {"direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+
+
+@pytest.mark.parametrize(
+    "left_over",
+    [
+        {"truncation": {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}},
+        {"truncation": {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 5}},
+        {"padding": FILLED | {"strategy": {"Fixed": 64}}},
+    ],
+)
+def test_what_a_trainer_left_in_the_tokenizer_neither_cuts_a_prompt_nor_fills_it(left_over, model):
+    expected = open_chat(shipped_model()).encode("def add(a, b): return a + b")
+    edit(model / "tokenizer.json", **left_over)
+    assert 8 < len(expected) < 64 and open_chat(model).encode("def add(a, b): return a + b") == expected
+
+
+def test_padding_beyond_all_memory_is_not_done(model):
+    """In a process of its own, with little memory: it would end it."""
+    edit(model / "tokenizer.json", padding=FILLED | {"strategy": {"Fixed": 4_000_000_000}})
+    code = (
+        "import resource, sys; from pathlib import Path; from etude.models.chat import open_chat\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30)); open_chat(Path(sys.argv[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(model)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}},
+        {"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "a" * 1000}},
+    ],
+    ids=["a search without end", "an empty pattern"],
+)
+def test_rules_at_which_the_library_panics_refuse_the_text(rules, model):
+    edit(model / "tokenizer.json", **rules)
+    with pytest.raises(
+        InvalidRequest, match=r"tokenizer\.json cannot make tokens of a text of \d+ characters \(.*source$"
+    ):
+        open_chat(model).encode("a" * 28 + "!")
+
+
+def test_ids_that_no_tokenizer_decodes_are_refused():
+    with pytest.raises(InvalidRequest, match=r"tokenizer\.json cannot make text of 1 tokens"):
+        decode(load_tokenizer(shipped_model()), [-1])
 
 
 # --- how it is sampled ------------------------------------------------------------------------------------------------

@@ -1,13 +1,15 @@
 """A stranger's chat template ends, in bounded space, with its text or one sentence; a common one renders as ever."""
 
 import shutil
+import tracemalloc
 
 import pytest
 
 from etude.errors import CheckpointError, InvalidRequest
 from etude.models.chat import open_chat
-from etude.models.chat_template import ChatTemplate, Message
+from etude.models.chat_template import _ENVIRONMENT, ChatTemplate, Message
 from etude.models.shipped import shipped_model
+from etude.models.template_methods import METHODS
 
 
 def grown(step, start="'x'", after=""):
@@ -68,12 +70,50 @@ ENDLESS = {
     "a table": "{{ 'a'.translate({97: 'x' * 999999}) }}",
     "filler": "{{ lipsum(10**9) }}",
     "batches": "{{ [1]|batch(10**9, 'x')|list }}",
-    "a long template": "x" * 2_000_000,
+    "a long template": "x" * 140_000,
     "deep": "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
     "deep loops": "{% for a in [1] %}" * 60 + "{% endfor %}" * 60,
     "digits": "{{ " + "9" * 6000 + " }}",
     "a file": "{% include '/etc/hostname' %}",
 }  # fmt: skip
+
+WORD = "{% set p = 'a' * 150000 ~ 'b' ~ 'a' * 150000 %}"
+IN_C = {
+    "from the right": WORD + "{{ ('a' * 600000).rfind(p) }}",
+    "parted from the right": WORD + "{{ ('a' * 600000).rsplit(p) }}",
+    "a long word": WORD + LOOP + "{{ ('a' * 600000).count(p) }}{% endfor %}",
+    "a long word by name": WORD + "{{ ('a' * 600000).split(maxsplit=9, sep=p) }}",
+    "a long word inside": WORD + LOOP + "{{ p in 'a' * 600000 }}{% endfor %}",
+    "a long word not inside": WORD + LOOP + "{{ p not in 'a' * 600000 }}{% endfor %}",
+    "a long word by a test": WORD + LOOP + "{{ p is in('a' * 600000) }}{% endfor %}",
+    "many characters to strip": "{{ ('a' * 999999).strip('b' * 999999 ~ 'a') }}",
+    "many characters to trim": "{{ ('a' * 999999)|trim('b' * 999999 ~ 'a') }}",
+    "tags": "{{ ('<!---->' * 300000)|striptags }}",
+    "numbers of one hash": "{{ range(0, 99999 * (2**61 - 1), 2**61 - 1)|unique|list }}",
+    "powers of ten": "{{ 1|round(-10**9) }}",
+    "widths": "{{ ('{0:9999}' * 150000).format(1) }}",
+    "widths in brackets": "{{ '{0[}]:{1}}'.format({'}': 'a'}, 1999999999) }}",
+    "a width in brackets": "{{ '{a[}]:1999999999}'.format(a={'}': 'a'}) }}",
+    "a value often": "{{ ('{0}' * 900).format('x' * 999999) }}",
+    "fields of a map": "{{ ('{a:9999}' * 150000).format_map({'a': 1}) }}",
+    "percents": "{{ ('%(a)9999d' * 150000) % {'a': 1} }}",
+    "places": "{{ ('%(a).9999f' * 150000) % {'a': 1.5} }}",
+    "a value often by name": "{{ ('%(a)s' * 900) % {'a': 'x' * 999999} }}",
+    "percents of a filter": "{{ ('%(a)9999d' * 150000)|format(a=1) }}",
+    "a list as a form": "{{ ['%(a)9999d'] * 150000|format(a=1) }}{{ (['%(a)999d'] * 150000)|format(a=1) }}",
+    "bytes": "{{ 'a'.encode().ljust(1500000000) }}",
+    "a number's bytes": "{{ (1).to_bytes(1500000000, 'big') }}",
+    "many keys": "{{ dict.fromkeys(range(99999)) }}",
+    "replace by name": "{{ ('x' * 9999)|replace(new='y' * 99999, old='x') }}",
+    "replace in a list": "{{ (['x'] * 9999)|replace('x', 'y' * 99999) }}",
+    "join what comes": "{{ ('y' * 4000).join(range(99999)|map('string')) }}",
+    "join by what comes": "{{ range(99999)|map('string')|join('y' * 4000) }}",
+    "join by a list": "{{ range(99999)|join(['y'] * 9999) }}",
+    "a wide date": "{{ strftime_now('%999Y') }}",
+    "a long date": "{{ strftime_now('%Y' * 101) }}",
+}  # fmt: skip
+"""What Python would do in one step of its own, in which nothing is counted."""
+ENDLESS |= IN_C
 
 
 @pytest.mark.parametrize("name", ENDLESS)
@@ -81,6 +121,26 @@ def test_what_would_not_end_or_grows_without_end_is_refused_in_one_sentence(name
     with pytest.raises((CheckpointError, InvalidRequest), match=r"^a file: .*chat template") as caught:
         ChatTemplate(ENDLESS[name], {}, "a file").render([Message("user", "hello")], True)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("name", IN_C)
+def test_it_is_refused_before_python_begins(name):
+    """A step in C shows in the memory that it takes, where it does not show in steps: none takes as much as this."""
+    tracemalloc.start()
+    try:
+        with pytest.raises((CheckpointError, InvalidRequest)):
+            ChatTemplate(IN_C[name], {}, "a file").render([Message("user", "hello")], True)
+        assert tracemalloc.get_traced_memory()[1] < 250 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_python_s_own_types_have_the_methods_that_have_a_price():
+    made = ["x", {}, [], (), 1, True, 1.5, b"x", range(3), {}.keys(), (each for each in ()), str, dict]
+    for value in made:
+        for name in dir(value):
+            safe = _ENVIRONMENT.is_safe_attribute(value, name, getattr(value, name, None))
+            assert safe == any(name in METHODS[kind] for kind in METHODS if isinstance(value, kind)), (value, name)
 
 
 def test_such_a_template_is_refused_when_a_checkpoint_is_opened(tmp_path):
@@ -155,7 +215,13 @@ ODD = (
     "{%- for role, group in messages | groupby('role') recursive %}{{ loop.length }}{{ loop.revindex }}{{ role }}"
     "{{ group | map(attribute='content') | map('upper') | join('-') }}{{ loop.changed(role) }}{% else %}-{% endfor %}"
     "{{ said(messages[-1].content) }}{{ '%s of %05.1f' % ('a', 1) }}{{ '%s' | format(3) }}"
-    "{{ '{:>6}|{}'.format('a', 2) }}"
+    "{{ '{:>6}|{}'.format('a', 2) }}{{ '{a:04}{{}}{b!r}'.format(a=3, b='c') }}{{ '%-4s|%+d' % ('a', 3) }}"
+    "{{ '%(a)s 5%%' % {'a': 'x'} }}{{ '{a}'.format_map({'a': 2}) }}{{ ' a-b '.strip().partition('-') }}"
+    "{{ ', '.join(messages | map(attribute='role')) }}{{ messages | join(', ', attribute='role') }}"
+    "{{ 'aXbX'.split('X', 1) }}{{ 'ab'.startswith(('a', 'c')) }}{{ 'a\nb'.splitlines() | last }}{{ 'abc'.find('c') }}"
+    "{{ messages[0].get('name', 'nobody') }}{% for key, value in messages[0].items() %}{{ key }}{{ value }}{% endfor %}"
+    "{{ 'b' not in 'abc' or 'a' in ['a'] }}{{ 'ab' is in 'abc' }}{{ 5 | replace('5', 'six') }}{{ [1, 2].index(2) }}"
+    "{{ 'a' | replace(new='b', old='a') }}{{ strftime_now('%-d %B %Y') | length > 9 }}{{ 'x7'.lstrip('x').isdigit() }}"
     "{{ messages | tojson }}{{ messages[0] | tojson(indent=2) }}{{ {'b': none, 'a': 1.5} | dictsort }}"
     "{% for each in messages | rejectattr('role', 'equalto', 'user') if each.content %}{{ loop.cycle('x', 'y') }}"
     "{{ each.content | replace('e', 'EE') | title }}{% endfor %}{{ 2 ** 10 * 3 % 7 }}{{ 20000 | string ~ nothing }}"

@@ -17,6 +17,7 @@ from etude.engine.running import SampledToken
 from etude.engine.server.bodies import Common, GenerateBody
 from etude.engine.server.flight import Choice
 from etude.models.chat import ChatRenderer
+from etude.models.tokenizer import decode
 from etude.records import Routes
 
 
@@ -36,7 +37,7 @@ def usage(choices: Sequence[Choice], prompts: int = 1) -> dict[str, Any]:
 
 def token_text(chat: ChatRenderer, token: int) -> str:
     """A token by itself, those that end a message included."""
-    return chat.tokenizer.decode([token], skip_special_tokens=False)
+    return decode(chat.tokenizer, [token])
 
 
 def chat_logprobs(chat: ChatRenderer, tokens: Sequence[SampledToken]) -> dict[str, Any]:
