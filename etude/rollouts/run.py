@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from etude.durable import write_whole
-from etude.errors import ConfigError, Interrupted
+from etude.errors import Interrupted
 from etude.records import Task, Version
+from etude.rollouts.claim import claim
 from etude.rollouts.cluster import Cluster, cpu_by_part
 from etude.rollouts.config import RunConfig
 from etude.rollouts.control import ControlActor
@@ -28,7 +29,7 @@ from etude.rollouts.faults import restarts_of
 from etude.rollouts.fleet import FLEET
 from etude.rollouts.ledger import GroupLedger
 from etude.rollouts.lines import append
-from etude.rollouts.live import SOCKET, Changes, ControlSocket
+from etude.rollouts.live import Changes, ControlSocket
 from etude.rollouts.loop import train
 from etude.rollouts.operator import Operator
 from etude.rollouts.preflight import preflight
@@ -51,7 +52,7 @@ class Run:
 
     def __init__(self, config: RunConfig, directory: Path, resume: bool, quiet: bool = False) -> None:
         self.config, self.directory, self.quiet = config, directory, quiet
-        _claim(directory, config, resume)
+        self.claimed = claim(directory, config, resume)  # a second start is kept out until this process ends
         self.changes = Changes(config, directory)
         self.stopping = False
         self.controller: Controller | None = None
@@ -297,55 +298,6 @@ def journal_of(directory: Path) -> Callable[[Slot, State | None], None]:
 
     write(began=os.getpid())
     return lambda slot, before: write(slot=slot.id, **{"from": before}, to=slot.state, attempt=slot.attempts)
-
-
-def _claim(directory: Path, config: RunConfig, resume: bool) -> None:
-    """A fresh directory for a fresh run, the same recipe for a resumed one, but for keys that change nothing in it: an
-    earlier version wrote down what it was given of them. One in which nothing has begun is fresh, whatever recipe was
-    to be run there.
-    """
-    path = directory / "recipe.json"
-    recipe = config.model_dump(mode="json")
-    if resume:
-        if not path.exists():
-            raise ConfigError(f"{directory}: no run to resume here; start one without --resume")
-        if _is_begun(directory) and _meaning(config, json.loads(path.read_text())) != _meaning(config, recipe):
-            raise ConfigError(
-                f"{directory}: was started with another recipe; resume with that one ({path}) or start anew"
-            )
-        if _is_begun(directory):
-            return
-    elif path.exists() and _is_begun(directory):
-        raise ConfigError(f"{directory}: holds a run already; go on with --resume, or choose another --out")
-    directory.mkdir(parents=True, exist_ok=True)
-    _write(path, recipe)
-
-
-def _is_begun(directory: Path) -> bool:
-    """Whether anything was made there: a start that came to nothing leaves its recipe, and the lock of a trainer in
-    front of a store that is empty. A store elsewhere cannot be seen from here."""
-    left = {"recipe.json", SOCKET}
-    if json.loads((directory / "recipe.json").read_text()).get("store") is None:
-        left.add("trainer.lock")
-    return any(not path.is_dir() and str(path.relative_to(directory)) not in left for path in directory.rglob("*"))
-
-
-def _meaning(config: RunConfig, recipe: dict[str, Any]) -> dict[str, Any]:
-    """A dumped recipe less the keys that change nothing in this config. An earlier version had `true` where the model
-    now says whether routes are replayed."""
-    meaning = _without(config.all_idle(), recipe)
-    if meaning["trainer"]["router_replay"] is None:
-        meaning["trainer"]["router_replay"] = True
-    return meaning
-
-
-def _without(paths: set[str], table: dict[str, Any], above: str = "") -> dict[str, Any]:
-    """A dumped recipe less the keys of these dotted paths."""
-    return {
-        key: _without(paths, value, f"{above}{key}.") if isinstance(value, dict) else value
-        for key, value in table.items()
-        if f"{above}{key}" not in paths
-    }
 
 
 def _write(path: Path, content: Any) -> None:

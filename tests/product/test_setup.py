@@ -203,5 +203,7 @@ def test_the_token_of_ones_own_server_is_found_wherever_it_listens(here: Here) -
             done = here.etude("init", "--endpoint", found[1])
             assert done.returncode == 0, done.stderr
             assert here.written["endpoint"]["key_file"] == str(here.root / "home/engine/token")  # ty: ignore
+            assert len(list((here.root / "home/engine").iterdir())) == 2, "it has noted which process it is"
         finally:
             server.terminate()
+    assert [each.name for each in (here.root / "home/engine").iterdir()] == ["token"]

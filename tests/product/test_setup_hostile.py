@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from scripted_openai import ScriptedServer
 from test_setup import Here
 
-from etude.host.sockets import listening
+from etude.host.sockets import is_noted, noted
 from etude.product.setup.ask import Given
 from etude.product.setup.found import candidates, looked_at
 
+ROOT = Path(__file__).parents[2]
 KEY = "sk-not-to-be-told-0123456789"
 MIB = 1 << 20
 DEEP = b"[" * 200_000
@@ -139,41 +141,119 @@ def test_a_host_that_no_name_can_have_is_an_endpoint_that_is_wrong(outer: Path) 
     assert done.returncode == 1 and "endpoint.url right?" in line
 
 
-def test_a_server_of_another_users_on_the_endpoints_port_gets_no_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Refusing(Hostile):
+    """Such as what is behind a tunnel or a container's port: it asks for a key, and remembers what it got."""
+
+    heard: list[str]
+
+    def do_GET(self) -> None:
+        self.heard.append(self.headers.get("authorization", ""))
+        self._begin(401)
+
+
+NOTES = """
+import sys
+from pathlib import Path
+from etude.host.sockets import noted
+with noted(Path(sys.argv[1]), int(sys.argv[2])):
+    print("noted", flush=True)
+    sys.stdin.read()
+"""
+LISTENS = """
+import socket, sys
+with socket.create_server(("::1", int(sys.argv[1])), family=socket.AF_INET6):
+    print("listens", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def program(text: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process, from when it has said that it is as far, until it is killed."""
+    command = [sys.executable, "-c", text, *map(str, arguments)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def refusing() -> Iterator[tuple[int, list[str]]]:
+    """The port of one of this process's, and what it has heard."""
     heard: list[str] = []
-
-    class Refusing(Hostile):
-        def do_GET(self) -> None:
-            heard.append(self.headers.get("authorization", ""))
-            self._begin(401)
-
-    monkeypatch.setenv("ETUDE_HOME", str(tmp_path))
-    (tmp_path / "engine").mkdir()
-    (tmp_path / "engine" / "token").write_text(KEY)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    given = Given(f"http://127.0.0.1:{server.server_port}/v1").candidate()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Refusing,), {"heard": heard}))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
     try:
-        asyncio.run(looked_at(given))
-        assert heard == ["", f"Bearer {KEY}"]
-        monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
-        assert asyncio.run(looked_at(given)).key_file is None and heard[2:] == [""]
+        yield server.server_port, heard
     finally:
         server.shutdown()
+        thread.join()
         server.server_close()
 
 
-def test_the_servers_token_is_sent_to_ones_own_server_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user of the machine may listen on the port where `etude serve` usually does."""
+@pytest.fixture
+def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ETUDE_HOME", str(tmp_path))
-    (tmp_path / "engine").mkdir()
-    (tmp_path / "engine" / "token").write_text(KEY)
-    with ScriptedServer([]) as server:
-        port = int(server.url.removesuffix("/v1").rpartition(":")[2])
-        assert port in listening(os.getuid()) and port not in listening(os.getuid() + 1)
-        [ours] = asyncio.run(candidates({}, [("etude serve", port)]))
-        monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
-        [theirs] = asyncio.run(candidates({}, [("etude serve", port)]))
-    assert ours.key_file is not None and theirs.key_file is None
+    path = tmp_path / "engine" / "token"
+    path.parent.mkdir()
+    path.write_text(KEY)
+    path.chmod(0o600)
+    return path
+
+
+def looked(port: int) -> None:
+    """At an address that is given, and at the usual ports: that of `etude serve` and another's."""
+    asyncio.run(looked_at(Given(f"http://localhost:{port}/v1").candidate()))
+    asyncio.run(candidates({}, [("etude serve", port), ("vLLM", port)]))
+
+
+def test_another_program_of_ones_own_gets_no_token(token: Path) -> None:
+    with refusing() as (port, heard):
+        with noted(token, port + 1):
+            looked(port)
+        assert heard == ["", "", ""]
+        with noted(token, port):
+            looked(port)
+        assert f"Bearer {KEY}" in heard, "it is the port's very process that said so"
+        assert list(token.parent.iterdir()) == [token]
+
+
+def test_what_took_the_port_of_a_server_gets_no_token(token: Path) -> None:
+    with refusing() as (port, heard):
+        with program(NOTES, token, port) as server:
+            looked(port)
+            assert heard == ["", "", ""], "the process that said so lives, and is not the one that listens"
+        looked(port)
+        assert not any(heard), "it was killed, and what it said is there still"
+        [left] = set(token.parent.iterdir()) - {token}
+        left.rename(left.with_name(left.name.replace(f".{server.pid}.", f".{os.getpid()}.")))
+        looked(port)
+        assert not any(heard), "the process that listens has the number that it had"
+        with noted(token, port):
+            looked(port)
+        assert any(heard) and list(token.parent.iterdir()) == [token]
+
+
+def test_a_port_that_a_server_shares_with_another_program_gets_no_token(token: Path) -> None:
+    """`localhost` may be either of the two."""
+    with refusing() as (port, heard), noted(token, port), program(LISTENS, port):
+        looked(port)
+        assert heard == ["", "", ""]
+
+
+def test_a_note_that_others_could_have_written_is_not_believed(token: Path) -> None:
+    with refusing() as (port, heard), noted(token, port):
+        [note] = set(token.parent.iterdir()) - {token}
+        assert note.stat().st_mode & 0o777 == 0o600
+        note.chmod(0o620)
+        looked(port)
+        assert heard == ["", "", ""]
+
+
+def test_a_server_whose_token_lies_where_it_cannot_write_runs_all_the_same() -> None:
+    """Such as a secret that is mounted to be read."""
+    with refusing() as (port, _), noted(Path("/proc/token"), port):
+        assert not is_noted(Path("/proc/token"), port)

@@ -35,6 +35,7 @@ from etude.engine.server.turns import Turns
 from etude.engine.torch_engine import TorchEngine
 from etude.engine.updates import WeightUpdates
 from etude.host.home import default_home
+from etude.host.sockets import noted
 from etude.models.chat import open_chat
 from etude.models.checkpoint import load_checkpoint
 from etude.models.config import ExpertFormat
@@ -113,7 +114,8 @@ async def serve(model: Path, config: ServeConfig, ready: Callable[[str, list[str
             )
             if service.updates is not None and config.follow_s:
                 following = asyncio.create_task(service.updates.follow(config.follow_s))
-            await server.serve(sockets=[sock])
+            with noted(config.token_path, sock.getsockname()[1]):
+                await server.serve(sockets=[sock])
         finally:
             if following is not None:
                 following.cancel()

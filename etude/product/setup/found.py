@@ -7,7 +7,6 @@ its list of models and for nothing else; keys are read and never told.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from etude.errors import ConfigError
 from etude.harness.endpoint import EndpointConfig
 from etude.harness.endpoint.wire import NoModels, list_models
 from etude.host.home import default_home
-from etude.host.sockets import listening
+from etude.host.sockets import is_noted
 from etude.product.config import LEAST_CONTEXT, AgentConfig
 
 _LOOK_S = 3.0
@@ -83,13 +82,14 @@ async def looked_at(candidate: Candidate) -> Candidate:
 
 
 def _own_token(candidate: Candidate) -> Path | None:
-    """The token of `etude serve`, for a server that this user runs on this machine and for none else."""
+    """The token of `etude serve`, where it is that server which listens on this machine: it has noted beside its token
+    which process it is, and on which port."""
     try:
         config = candidate.config("?")
     except ConfigError:
         return None
     token, port = default_home() / "engine" / "token", urlsplit(config.url).port
-    return token if config.is_local and token.exists() and port in listening(os.getuid()) else None
+    return token if config.is_local and token.exists() and port is not None and is_noted(token, port) else None
 
 
 async def _asked(candidate: Candidate) -> Candidate:

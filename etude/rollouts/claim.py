@@ -1,0 +1,135 @@
+"""Whose a run directory is: one run's, from its first start on, and one living process's at a time.
+
+Owns `claim`, the file `run.lock` and what is said of a directory that cannot be had. Never writes over a recipe that
+anything was made by, nor over one that is no run's. The lock is the controller's and not its supervisor's: it ends with
+the process, however that ends, so that the next life has it at once. What a controller starts does not inherit it.
+Talks to: host.lock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import IO, Any
+
+from pydantic import ValidationError
+
+from etude.deadlines import scaled
+from etude.durable import write_whole
+from etude.errors import ConfigError
+from etude.host.lock import hold, wait_for
+from etude.rollouts.config import RunConfig
+from etude.rollouts.live import SOCKET
+
+LOCK, RECIPE = "run.lock", "recipe.json"
+_DYING_S = 5.0
+"""How long a process that was killed may take to be gone: its supervisor waits for that, who killed both does not."""
+
+
+def claim(directory: Path, config: RunConfig, resume: bool) -> IO[str]:
+    """A fresh directory for a fresh run, the same recipe for a resumed one, but for keys that change nothing in it: an
+    earlier version wrote down what it was given of them. One in which nothing has begun is fresh, whatever recipe was
+    to be run there. The directory is had for as long as the returned file is open. Raises ConfigError.
+    """
+    dumped = config.model_dump(mode="json")
+    if _recipe_in(directory, dumped) is None and resume:
+        raise ConfigError(f"{directory}: no run to resume here; start one without --resume")
+    directory.mkdir(parents=True, exist_ok=True)
+    file = (directory / LOCK).open("a")
+    try:
+        _hold(file, directory)
+        if not _goes_on(directory, config, resume):
+            write_whole(directory / RECIPE, f"{json.dumps(dumped, indent=1, default=float)}\n".encode())
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _hold(file: IO[str], directory: Path) -> None:
+    if wait_for(file.fileno(), scaled(_DYING_S)):
+        return
+    try:
+        hold(file.fileno())
+    except BlockingIOError as error:
+        raise ConfigError(
+            f"{directory}: a run is under way there ({error.strerror}); stop it first, or choose another --out"
+        ) from None
+
+
+def _goes_on(directory: Path, config: RunConfig, resume: bool) -> bool:
+    """Whether the recipe that is there is gone on with; else there is none, or one that nothing was made by."""
+    dumped = config.model_dump(mode="json")
+    recipe = _recipe_in(directory, dumped)
+    if recipe is None:
+        return False
+    same = _meaning(config, recipe) == _meaning(config, dumped)
+    begun = _is_begun(directory, recipe)
+    if begun and not resume:
+        raise ConfigError(f"{directory}: holds a run already; go on with --resume, or choose another --out")
+    if begun and not same:
+        path = directory / RECIPE
+        raise ConfigError(f"{directory}: was started with another recipe; resume with that one ({path}) or start anew")
+    return begun
+
+
+def _recipe_in(directory: Path, dumped: dict[str, Any]) -> dict[str, Any] | None:
+    """What a run was to be made by; None where there is nothing of that name. Anything else of that name is somebody's
+    own."""
+    path = directory / RECIPE
+    if not (path.exists() or path.is_symlink()):
+        return None
+    try:
+        recipe = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):  # a directory, a link to nothing, another program's file
+        recipe = None
+    if recipe != dumped and not _is_dump(recipe):
+        raise ConfigError(f"{path}: is no recipe that this version has written; choose another --out")
+    return recipe
+
+
+def _is_dump(recipe: Any) -> bool:
+    """Whether it is a whole recipe: a dump has every key, those too that a user may not give where they are idle."""
+    if not isinstance(recipe, dict) or recipe.keys() != RunConfig.model_fields.keys():
+        return False
+    try:
+        RunConfig.model_validate(recipe)
+    except ValidationError as error:
+        return all(each["type"] == "idle" for each in error.errors())
+    return True
+
+
+def _is_begun(directory: Path, recipe: dict[str, Any]) -> bool:
+    """Whether anything was made there: a start that came to nothing leaves its recipe, and the lock of a trainer in
+    front of a store that is empty. A store elsewhere cannot be seen from here."""
+    left = {RECIPE, LOCK, SOCKET} | ({"trainer.lock"} if recipe["store"] is None else set())
+    return any(path.relative_to(directory).as_posix() not in left for path in _files(directory, {directory.resolve()}))
+
+
+def _files(directory: Path, seen: set[Path]) -> Generator[Path]:
+    """All below it that is no directory, also behind links: a store may lie on another disk."""
+    for path in directory.iterdir():
+        if not path.is_dir():
+            yield path
+        elif (place := path.resolve()) not in seen:
+            seen.add(place)
+            yield from _files(path, seen)
+
+
+def _meaning(config: RunConfig, recipe: dict[str, Any]) -> dict[str, Any]:
+    """A dumped recipe less the keys that change nothing in this config. An earlier version had `true` where the model
+    now says whether routes are replayed."""
+    meaning = _without(config.all_idle(), recipe)
+    if meaning["trainer"]["router_replay"] is None:
+        meaning["trainer"]["router_replay"] = True
+    return meaning
+
+
+def _without(paths: set[str], table: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """A dumped recipe less the keys of these dotted paths."""
+    return {
+        key: _without(paths, value, f"{above}{key}.") if isinstance(value, dict) else value
+        for key, value in table.items()
+        if f"{above}{key}" not in paths
+    }

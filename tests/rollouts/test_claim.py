@@ -1,0 +1,101 @@
+"""Whose a run directory is: a second start is kept out of it, and nobody's file is written over."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from etude.cli.main import main
+from etude.config import load_recipe, overridden
+from etude.errors import ConfigError
+from etude.rollouts.config import RunConfig
+from etude.rollouts.run import Run
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "recipes" / "quickstart.toml"
+RECIPE = load_recipe(QUICKSTART, RunConfig)
+OTHER = overridden(RECIPE, ["seed=7"])
+STARTS = """
+import sys
+from pathlib import Path
+from etude.config import load_recipe
+from etude.rollouts.config import RunConfig
+from etude.rollouts.run import Run
+run = Run(load_recipe(Path(sys.argv[1]), RunConfig), Path(sys.argv[2]), resume=False)
+print("claimed", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def starting(tmp_path):
+    """Another process's run in `tmp_path`, which has made nothing yet."""
+    command = [sys.executable, "-c", STARTS, str(QUICKSTART), str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline() == b"claimed\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_still_starts_has_its_directory(tmp_path, starting, resume):
+    before = (tmp_path / "recipe.json").read_bytes()
+    with pytest.raises(ConfigError, match=rf"a run is under way there \(process {starting.pid}\); stop it first"):
+        Run(OTHER, tmp_path, resume)
+    assert (tmp_path / "recipe.json").read_bytes() == before
+
+
+def test_a_run_that_is_killed_leaves_it_to_the_next(tmp_path, starting):
+    os.kill(starting.pid, signal.SIGKILL)
+    Run(OTHER, tmp_path, resume=True)
+    assert json.loads((tmp_path / "recipe.json").read_text())["seed"] == 7
+
+
+@pytest.mark.parametrize("to", ["elsewhere", "nowhere", "deep"])
+def test_what_is_behind_a_link_was_made_there_too(tmp_path, to):
+    run = tmp_path / "run"
+    Run(RECIPE, run, resume=False)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "manifest").touch()
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "versions").symlink_to(tmp_path / "elsewhere")
+    (run / "weights").symlink_to(tmp_path / to)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        Run(OTHER, run, resume=False)
+
+
+def test_links_to_what_is_empty_or_to_the_run_itself_are_nothing_made(tmp_path):
+    run = tmp_path / "run"
+    Run(RECIPE, run, resume=False)
+    (tmp_path / "empty").mkdir()
+    (run / "weights").symlink_to(tmp_path / "empty")
+    (run / "self").symlink_to(run)
+    Run(OTHER, run, resume=False)
+    assert json.loads((run / "recipe.json").read_text())["seed"] == 7
+
+
+@pytest.mark.parametrize("flags", [[], ["--resume"]], ids=["new", "resumed"])
+@pytest.mark.parametrize(
+    "written", [b"[]", b"", b'{"name": "my cake"}', b"\xff", b"[" * 200_000, b"null"], ids=lambda each: repr(each[:9])
+)
+def test_what_is_no_runs_recipe_is_never_written_over(tmp_path, capsys, written, flags):
+    (tmp_path / "recipe.json").write_bytes(written)
+    assert main(["train", str(QUICKSTART), "--out", str(tmp_path), "--unsupervised", *flags]) == 42
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert "recipe.json: is no recipe that this version has written; choose another --out" in line
+    assert [each.name for each in tmp_path.iterdir()] == ["recipe.json"]
+    assert (tmp_path / "recipe.json").read_bytes() == written
+
+
+@pytest.mark.parametrize("name", ["quickstart", "longhorizon"])
+def test_a_recipe_that_was_written_down_is_known_for_one(tmp_path, name):
+    recipe = load_recipe(ROOT / "recipes" / f"{name}.toml", RunConfig)
+    Run(overridden(recipe, ["seed=1"]), tmp_path, resume=False)
+    Run(recipe, tmp_path, resume=False)
+    assert json.loads((tmp_path / "recipe.json").read_text())["seed"] == recipe.seed
