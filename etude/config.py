@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -216,6 +217,8 @@ def _explain(item: dict[str, Any], schema: type[BaseModel]) -> str:
             said += context["expected_tags"].replace("'", "")
         case "union_tag_invalid" | "union_tag_not_found" | "model_type":
             said = "must be a table"
+        case "tuple_type" | "list_type":
+            said = f"must be a list, like {_as_list(item['input'])}"
         case "value_error":
             said = str(context["error"])
             named = re.match(r"(\w+)[\w.]*( = [^:]*)?: ", said)
@@ -224,6 +227,12 @@ def _explain(item: dict[str, Any], schema: type[BaseModel]) -> str:
         case _:
             said = item["msg"]
     return ": ".join(each for each in (".".join(where), said) if each)
+
+
+def _as_list(given: Any) -> str:
+    """In TOML, with what was given as its one value where it can be that."""
+    one = isinstance(given, str | int | float)
+    return json.dumps([given if one else "..."], ensure_ascii=False)
 
 
 def _unknown(key: str, known: Sequence[str]) -> str:

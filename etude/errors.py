@@ -19,6 +19,7 @@ to do about it. Never used for control flow, and never for a failing task: a fai
     ├── InvalidRequest     a request to an engine could never be carried out as it stands
     ├── EndpointError      a model's endpoint would not answer as it was asked; says which setting to look at
     ├── Interrupted        the user asked to stop
+    │   └── Terminated     whoever looks after processes did, by SIGTERM
     ├── AccountingError    samples of a run were lost, or trained on twice
     └── UnusedFeature      an enabled feature was never used in a whole run
 """
@@ -49,6 +50,7 @@ class Exit(IntEnum):
     LIMIT = 53, "`etude agent -p`: a limit was reached: turns, tokens or time; `-r` goes on"
     CRASHED = 70, "`etude train`: a bug of ours, after the restarts that `[faults]` allows"
     INTERRUPTED = 130, "you stopped it with Ctrl-C"
+    TERMINATED = 143, "it was stopped by SIGTERM"
 
 
 class EtudeError(Exception):
@@ -126,6 +128,10 @@ class EndpointError(EtudeError):
 
 class Interrupted(EtudeError):
     """The user asked to stop, and everything that can be resumed is saved."""
+
+
+class Terminated(Interrupted):
+    """SIGTERM asked to stop."""
 
 
 class AccountingError(EtudeError):

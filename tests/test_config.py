@@ -67,6 +67,8 @@ def test_a_key_of_one_kind_of_table_may_be_left_out_of_that_kind():
         (["harness.toolset=big"], "harness.toolset: Input should be 'small' or 'agent'"),
         (["engine.kind=nobody"], "engine.kind: 'nobody' is not known; there is etude, sglang, vllm"),
         (["environment=3"], "environment: must be a table"),
+        (["rollouts.tasks=nope"], 'rollouts.tasks: must be a list, like ["nope"]'),
+        (["rollouts.rungs=3"], "rollouts.rungs: must be a list, like [3]"),
         (["rewards.effort.enabled=false", "rewards.effort.scale=1"],
          "rewards.effort.scale: has no effect with enabled = false; leave it out"),
         (["rollouts.rungs=[9]"], "rollouts.rungs: no rung 9 in the ladder; there are (1, 2, 3, 4, 5, 6, 7, 8)"),

@@ -48,6 +48,8 @@ def task_for(place: str, directory: Path | None, prompt: str | None) -> Task:
         if not prompt:
             raise ConfigError("--dir needs a PROMPT: say what is to be done there")
         return Task("directory", prompt, _files_of(directory), Verifier({}), limits=Limits(max_turns=12))
+    if prompt is not None:
+        raise ConfigError(f"{prompt!r}: a prompt goes with --dir, and a model with --model")
     if Path(place).is_dir():
         return read_task(Path(place))
     rung, _, seed = place.partition(":")

@@ -9,10 +9,11 @@ import argparse
 import errno
 import os
 import pkgutil
+import signal
 import sys
 
 from etude.cli.parser import parser_of
-from etude.errors import ConfigError, EtudeError, Exit, Interrupted
+from etude.errors import ConfigError, EtudeError, Exit, Interrupted, Terminated
 from etude.plain import plain_event, plain_traceback, say
 
 _ELSEWHERE = "name another place (XDG_STATE_HOME, XDG_CACHE_HOME and XDG_CONFIG_HOME move what lies in your home)"
@@ -72,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         return Exit.BAD_INPUT
     except Interrupted as error:
         say(f"etude {options.command}: {error}", sys.stderr)
-        return Exit.INTERRUPTED
+        return Exit.TERMINATED if isinstance(error, Terminated) else Exit.INTERRUPTED
     except EtudeError as error:
         say(f"etude {options.command}: {error}", sys.stderr)
         return Exit.FAILED
@@ -89,6 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"etude {options.command}: {line}", sys.stderr)
         return Exit.FAILED
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one Ctrl-C may come twice, and this is its last word
         say(f"etude {options.command}: interrupted", sys.stderr)
         return Exit.INTERRUPTED
 

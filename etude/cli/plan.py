@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from etude.plain import say
 
@@ -27,6 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from etude.cli.stopping import stoppable
+
+    with stoppable() as running:
+        return _run(options, running)
+
+
+def _run(options: argparse.Namespace, running: Callable[[Coroutine[Any, Any, Any]], Any]) -> int:
     from etude.config import load_recipe
     from etude.rollouts.config import RunConfig
     from etude.rollouts.plan.planner import lines_of, plan_of
@@ -39,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         from etude.rollouts.plan.planner import probed
 
-        rates = asyncio.run(probed(config, options.probe))
+        rates = running(probed(config, options.probe))
     plan = plan_of(config, rates, options.seed)
     if options.json:
         say(json.dumps(plan.as_json()))

@@ -6,11 +6,12 @@ The command itself is the run's supervisor; the run is in a process below it (`-
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import json
 import traceback
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from etude.errors import ConfigError, EtudeError
 from etude.plain import say
@@ -37,7 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.explain is not None:
         return _explain(options)
-    return _run(options) if options.unsupervised else _supervise(options)
+    from etude.cli.stopping import stoppable
+
+    with stoppable() as running:
+        return _run(options, running) if options.unsupervised else _supervise(options)
 
 
 def _explain(options: argparse.Namespace) -> int:
@@ -78,7 +82,7 @@ def _sweep(options: argparse.Namespace) -> None:
         sweep(load_part(options.recipe, Sandboxed, options.set).environment)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, running: Callable[[Coroutine[Any, Any, Any]], Any]) -> int:
     from etude.bench.sinks.beside import Beside, sinks_of
     from etude.bench.training import write_report
     from etude.config import load_recipe
@@ -92,7 +96,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         run = Run(config, directory, options.resume, quiet=options.json)
         with Beside(directory, sinks):
-            summary = asyncio.run(run.execute())
+            summary = running(run.execute())
         page = write_report(directory)
     except (EtudeError, OSError):
         raise  # the command's own main says what it is

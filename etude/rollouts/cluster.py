@@ -33,6 +33,7 @@ from etude.rollouts.actors import rewards, sessions
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.fleet import Fleet
+from etude.rollouts.ray_signals import own_sigterm
 from etude.rollouts.router import FleetView
 from etude.rollouts.sample import Sample, failed
 from etude.rollouts.session import VERDICT_PENDING, RolloutRequest
@@ -90,23 +91,24 @@ class Cluster:
         os.environ |= {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
         config.deadlines.apply()
         root = str(Path(__file__).parents[2])
-        ray.init(
-            num_cpus=2,
-            include_dashboard=False,
-            object_store_memory=256 * 1024 * 1024,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            configure_logging=False,
-            _system_config=dict.fromkeys(_NO_SPARE_WORKERS, False),
-            runtime_env={
-                "env_vars": {
-                    "PYTHONPATH": root,
-                    "OMP_NUM_THREADS": "1",
-                    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-                    **config.deadlines.variables(),
-                }
-            },
-        )
+        with own_sigterm():
+            ray.init(
+                num_cpus=2,
+                include_dashboard=False,
+                object_store_memory=256 * 1024 * 1024,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=False,
+                _system_config=dict.fromkeys(_NO_SPARE_WORKERS, False),
+                runtime_env={
+                    "env_vars": {
+                        "PYTHONPATH": root,
+                        "OMP_NUM_THREADS": "1",
+                        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+                        **config.deadlines.variables(),
+                    }
+                },
+            )
         sandboxes = None
         if config.cluster is not None and isinstance(config.environment, ClusterConfig):
             from etude.environments.cluster.launch import launch  # most runs have none, and load none of it

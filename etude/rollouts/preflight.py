@@ -109,7 +109,7 @@ def _model(source: ModelSource) -> tuple[ModelConfig, Chat]:
         shape = check_checkpoint(source.path)
         chat = open_chat(source.path)  # a template that cannot be trained with is refused before anything starts
     except CheckpointError as error:
-        raise CheckpointError(
+        raise ConfigError(
             f"{error} (model.path is {source.path}; relative paths start where the command is run)"
         ) from None
     require_expert_format(shape, source.expert_format)

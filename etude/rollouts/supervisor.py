@@ -60,6 +60,8 @@ class Supervisor:
                 self.hung, self.missed = False, 0
                 self._rest(self.restarts.spend("controller", why))
         finally:
+            for number in _FORWARDED if self.stopped else ():
+                signal.signal(number, signal.SIG_IGN)  # the controller has had the last word; what still waits is late
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _again(self, code: int) -> bool:

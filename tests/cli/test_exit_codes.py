@@ -63,6 +63,18 @@ def test_what_is_not_there_is_bad_input(words, tmp_path, monkeypatch, capfd):
     assert last.startswith(f"etude {words[0]}: ")
 
 
+def test_a_recipe_with_a_wrong_model_is_bad_input(tmp_path, capfd):
+    words = ["train", str(ROOT / "recipes/quickstart.toml"), "--out", str(tmp_path / "run"), "--unsupervised"]
+    assert main([*words, "--set", "model.path=nowhere"]) == Exit.BAD_INPUT
+    assert "(model.path is nowhere; relative paths start where the command is run)" in capfd.readouterr().err
+
+
+def test_a_prompt_without_a_directory_is_bad_input(capfd):
+    assert main(["play", "models/mine"]) == Exit.BAD_INPUT
+    said = "etude play: 'models/mine': a prompt goes with --dir, and a model with --model\n"
+    assert capfd.readouterr().err == said
+
+
 def test_every_command_is_asked_for_what_is_not_there():
     assert {words[0] for words in NOWHERE} | TAKES_NOTHING == COMMANDS.keys()
 
@@ -91,4 +103,4 @@ def test_no_other_number_is_returned_by_a_command():
 def test_the_page_of_the_agent_has_the_same_codes():
     page = (ROOT / "docs/agent.md").read_text()
     codes = [int(code) for code in re.findall(r"^\| (\d+) \| ", page, re.M)]
-    assert codes == [code for code in Exit if code != Exit.CRASHED]
+    assert codes == [code for code in Exit if code not in (Exit.CRASHED, Exit.TERMINATED)]

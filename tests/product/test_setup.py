@@ -83,6 +83,27 @@ def test_what_does_not_answer_is_not_written(here: Here) -> None:
     assert done.returncode == 42 and "must be an address like http://127.0.0.1:8000/v1" in done.stderr
 
 
+def test_an_endpoint_that_tells_no_models_is_the_failure_that_is_said(here: Here) -> None:
+    def said(url: str, *more: str) -> tuple[int, str]:
+        done = here.etude("init", "--endpoint", url, *more)
+        assert not here.file.exists() and "which model?" not in done.stderr
+        return done.returncode, done.stderr
+
+    code, line = said("http://127.0.0.1:9/v1")
+    assert code == 1 and line.startswith("etude init: http://127.0.0.1:9/v1 cannot be reached (")
+    code, line = said("localhost:8000")
+    assert code == 42 and "must be an address like http://127.0.0.1:8000/v1" in line
+    with ScriptedServer([]) as server:
+        root = server.url.removesuffix("/v1")
+        assert said(root) == (
+            1, f"etude init: {root} has no models, and {server.url} has: give --endpoint {server.url}\n"
+        )  # fmt: skip
+        code, line = said(f"{root}/nowhere")
+        assert code == 1 and f"{root}/nowhere/models answers 404" in line and "--model NAME" in line
+        code, line = said(server.url, "--key-env", "NO_SUCH_KEY")
+        assert code == 42 and "$NO_SUCH_KEY is not set" in line
+
+
 def test_a_model_with_a_short_context_gets_the_short_prompt(here: Here) -> None:
     """Such as the shipped one: the ten tools' prompt is longer than its context, and no session would get a turn."""
     with ScriptedServer([Reply("", [CALL]), Reply("Hello.")], context=1024) as server:

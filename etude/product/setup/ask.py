@@ -15,6 +15,7 @@ from typing import Literal
 from etude.errors import ConfigError, EndpointError, Interrupted
 from etude.harness.endpoint import EndpointConfig
 from etude.product.setup.found import Candidate, candidates, looked_at
+from etude.product.setup.silent import why_silent
 from etude.product.setup.trial import Trial, tried
 from etude.product.setup.written import remark, text_of, write_config
 from etude.product.terminal.screen import Screen
@@ -91,6 +92,8 @@ def _alone(given: Given, file: Path) -> tuple[Candidate, str]:
         candidate = replace(meant[0], model=given.model or meant[0].model)
     model = candidate.model or (candidate.models[0].name if len(candidate.models) == 1 else "")
     if not model:
+        if not candidate.answers:
+            raise asyncio.run(why_silent(candidate))
         raise ConfigError(f"which model? give --model NAME: {candidate.name} at {candidate.url}{_models(candidate)}")
     return candidate, model
 

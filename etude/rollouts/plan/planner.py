@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from etude.errors import Interrupted
 from etude.rollouts.config import ControlConfig, RunConfig
 from etude.rollouts.plan.rates import Rates, read_rates
 from etude.rollouts.plan.simulator import Forecast, Simulation
@@ -194,5 +195,8 @@ async def probed(config: RunConfig, seconds: float) -> Rates:
 
     with tempfile.TemporaryDirectory(prefix="etude-probe-") as directory:
         run = Run(brief(config, seconds), Path(directory) / "run", resume=False, quiet=True)
-        await run.execute()
+        try:
+            await run.execute()
+        except Interrupted:  # what it says of going on is of a directory that is gone
+            raise Interrupted("stopped before the rates were known; nothing is left of it") from None
         return read_rates(run.directory, f"--probe {seconds:g}")
