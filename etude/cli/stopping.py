@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 from etude.errors import Interrupted, Terminated
@@ -67,7 +67,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 @contextlib.contextmanager
-def stoppable() -> Iterator[Callable[[Coroutine[Any, Any, T]], T]]:
+def stoppable() -> Generator[Callable[[Coroutine[Any, Any, T]], T]]:
     """A signal in here is raised as Interrupted, or Terminated. Gives a function in the place of `asyncio.run`, for
     what handles both signals itself once it has started."""
     told = _Told()

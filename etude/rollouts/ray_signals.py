@@ -11,7 +11,7 @@ import contextlib
 import functools
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from ray._private import utils
 
@@ -19,12 +19,13 @@ _TERM = {signal.SIGTERM}
 
 
 @contextlib.contextmanager
-def own_sigterm() -> Iterator[None]:
+def own_sigterm() -> Generator[None]:
     """To be had around `ray.init`, in the main thread."""
     handler = signal.getsignal(signal.SIGTERM)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _TERM)
     _hook_children()
-    theirs, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda _: None  # other threads may get the signal
+    theirs = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda _: None  # ty: ignore[invalid-assignment]  # other threads may get the signal
     try:
         yield
     finally:
