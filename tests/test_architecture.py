@@ -302,7 +302,13 @@ def test_one_module_reads_a_workspace_on_the_host():
 def test_commands_are_listed_and_exist():
     from etude.cli.parser import COMMANDS
 
-    files = {path.stem for path in (PACKAGE / "cli").glob("*.py")} - {"__init__", "main", "parser", "examples"}
+    files = {path.stem for path in (PACKAGE / "cli").glob("*.py")} - {
+        "__init__",
+        "main",
+        "parser",
+        "examples",
+        "stopping",
+    }
     assert files == set(COMMANDS)
 
 
