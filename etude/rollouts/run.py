@@ -72,11 +72,12 @@ class Run:
             try:
                 operator = Operator(self.changes, self.cluster, lambda: self.controller, self._note)
                 async with ControlSocket(self.directory, operator.answer):
-                    return await self._phases(started)
+                    summary = await self._phases(started)
+                self._phase("done")
+                return summary
             except asyncio.CancelledError:
                 raise Interrupted(f"stopped; what is done is saved in {self.directory}: go on with --resume") from None
             finally:
-                self._phase("done")
                 await self.cluster.close()
 
     def _phase(self, name: str, tasks: int = 0) -> None:
