@@ -32,14 +32,14 @@ def test_a_wrong_key_is_named(tmp_path):
 
 @pytest.mark.proof(4)
 def test_a_missing_model_is_named(tmp_path):
-    refused(run(tmp_path / "run", f"model.path={tmp_path}/nowhere"), "nowhere", "model.path")
+    refused(run(tmp_path / "run", f"model.path={tmp_path}/nowhere"), "nowhere", "model.path", code=42)
 
 
 def test_a_corrupt_model_is_named(tmp_path):
     model = shutil.copytree(ROOT / "models/etude-tiny", tmp_path / "model")
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
-    refused(run(tmp_path / "run", f"model.path={model}"), "model.safetensors")
+    refused(run(tmp_path / "run", f"model.path={model}"), "model.safetensors", code=42)
 
 
 @pytest.mark.proof(8)

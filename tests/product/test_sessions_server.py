@@ -371,11 +371,17 @@ def test_no_directory_is_a_bug(fuzzed, directory: str) -> None:
 def test_no_prompt_is_a_bug(fuzzed, text: str) -> None:
     serving, _ = fuzzed
     id = serving.begin()
-    answer = serving.http.post(f"/sessions/{id}/prompt", content=json.dumps({"text": text}))
-    assert answer.status_code == (400 if text == "\ud83d" else 202), answer.text[:500]
-    while (now := serving.ask("GET", f"/sessions/{id}")["now"])["state"] == "working":
-        pass
-    assert now["error"] is None
+
+    def told(text: str) -> str | None:
+        answer = serving.http.post(f"/sessions/{id}/prompt", content=json.dumps({"text": text}))
+        assert answer.status_code == (400 if text == "\ud83d" else 202), answer.text[:500]
+        while (now := serving.ask("GET", f"/sessions/{id}")["now"])["state"] == "working":
+            pass
+        return now["error"]
+
+    error = told(text)
+    assert error is None if len(text) < 4_000_000 else error.startswith("no room for a single turn: the prompt takes")
+    assert told("And this?") is None, "the session goes on"
 
 
 @pytest.mark.parametrize(
