@@ -27,6 +27,7 @@ from etude.environments import cgroups
 from etude.environments.trees import is_empty, remove_tree
 from etude.environments.uids import SHOWN
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
+from etude.host.processes import process_start
 
 INSTANCE = re.compile(r"\d+-\d+-[0-9a-f]{8}-\d+-\d+")
 _GROUPS = "groups"
@@ -56,7 +57,7 @@ def owner_is_alive(instance: str) -> bool:
     _, _, our_boot, our_namespace = _this_process().split("-")
     if boot != our_boot:
         return False
-    return namespace != our_namespace or _process_start(pid) == start
+    return namespace != our_namespace or process_start(pid) == start
 
 
 def instances(state_dir: Path) -> list[str]:
@@ -101,16 +102,7 @@ def _this_process() -> str:
     # also of the time namespace: the start of a process is told by the clock of who asks
     spaces = (Path("/proc/self/ns", name) for name in ("pid", "time"))
     namespace = sum(path.stat().st_ino for path in spaces if path.exists())
-    return f"{os.getpid()}-{_process_start('self')}-{boot}-{namespace}"
-
-
-def _process_start(pid: int | str) -> str | None:
-    """In clock ticks since boot; None when there is no such process, or only its zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
+    return f"{os.getpid()}-{process_start('self')}-{boot}-{namespace}"
 
 
 @dataclass(frozen=True)

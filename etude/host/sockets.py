@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from etude.durable import write_new
+from etude.host.processes import process_start
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS = "0A"
@@ -29,7 +30,7 @@ def noted(beside: Path, port: int) -> Generator[None]:
         for note, (pid, _) in _notes(beside).items():
             if not _is_by(note, pid):
                 note.unlink(missing_ok=True)
-        write_new(own, f"{_born(os.getpid())}\n".encode())
+        write_new(own, f"{process_start(os.getpid())}\n".encode())
     try:
         yield
     finally:
@@ -68,15 +69,7 @@ def _is_by(note: Path, pid: int) -> bool:
     except (OSError, ValueError):
         return False
     private = stat.S_ISREG(status.st_mode) and not status.st_mode & 0o077
-    return private and status.st_uid == os.getuid() and born != "" and born == _born(pid)
-
-
-def _born(pid: int) -> str:
-    """When it began, in ticks since the machine did."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:  # it is gone, or there is no /proc
-        return ""
+    return private and status.st_uid == os.getuid() and born == process_start(pid)
 
 
 def _listening(port: int) -> set[str]:

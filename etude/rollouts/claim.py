@@ -39,7 +39,7 @@ def claim(directory: Path, config: RunConfig, resume: bool) -> IO[str]:
     file = (directory / LOCK).open("a")
     try:
         _hold(file, directory)
-        if not _goes_on(directory, config, resume):
+        if not _goes_on(directory, config, dumped, resume):
             write_whole(directory / RECIPE, f"{json.dumps(dumped, indent=1, default=float)}\n".encode())
     except BaseException:
         file.close()
@@ -58,9 +58,8 @@ def _hold(file: IO[str], directory: Path) -> None:
         ) from None
 
 
-def _goes_on(directory: Path, config: RunConfig, resume: bool) -> bool:
+def _goes_on(directory: Path, config: RunConfig, dumped: dict[str, Any], resume: bool) -> bool:
     """Whether the recipe that is there is gone on with; else there is none, or one that nothing was made by."""
-    dumped = config.model_dump(mode="json")
     recipe = _recipe_in(directory, dumped)
     if recipe is None:
         return False
