@@ -128,6 +128,7 @@ RETIRED: dict[str, dict[str, str]] = {
     ),
     "EngineFleetConfig": _waits(deadline_s=240, load_deadline_s=180, stall_s=180),
     "GroupConfig": {
+        "oversample": "write a larger size, and straggler_s, which says how long the last of a group are waited for",
         "drop_overlong": 'write overlong = "drop"',
         "drop_zero_variance=true": 'write "verdict", which drops groups whose verdicts are all alike, or "reward" for '
         "what true did",
@@ -145,6 +146,7 @@ RETIRED: dict[str, dict[str, str]] = {
     "FeedbackConfig": _fixed(most=(8, "more hints only take longer; weight says what they are worth")),
     "LossConfig": {
         "trust": "write band = the same number",
+        "damping": "write mask and band, and trainer.divergence_target, which hold a policy near its sampler",
         "normaliser=tokens": 'write normaliser = "constant": both weigh all tokens of a batch alike, and neither '
         "optimizer knows a scale",
     }

@@ -56,6 +56,14 @@ def export_served(decoder: Decoder, into: Bits | None = None, only: Collection[s
     return bits
 
 
+def served_names(decoder: Decoder) -> dict[str, tuple[str, ...]]:
+    """Each parameter's name, and those of the arrays that it travels in."""
+    low = {
+        name: tuple(f"{name}.{part}" for part in _FORMS[product.recipe]) for name, _, product in _low_precision(decoder)
+    }
+    return {name: low.get(name, (name,)) for name, _ in decoder.named_parameters()}
+
+
 @torch.no_grad()
 def load_served(decoder: Decoder, bits: Mapping[str, np.ndarray]) -> None:
     """Overwrite every parameter in place, with codes where they travelled. Raises WeightError, before changing any, if

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from etude.engine.adapted import merged
 from etude.engine.lag import Lag
 from etude.errors import DeadlineExceeded, EtudeError, WeightError
 from etude.records import Version
@@ -85,7 +86,8 @@ class WeightUpdates:
         if self.version is not None and self.version >= target:
             return None
         bits, fetched = await self._fetch(target)
-        pause_s = await asyncio.wrap_future(self._engine.swap(join(bits), target))
+        served = await asyncio.to_thread(lambda: merged(join(bits)))
+        pause_s = await asyncio.wrap_future(self._engine.swap(served, target))
         self._bits, self.version, self.root = bits, target, fetched.root
         self.lag.version_applied(fetched)
         return AppliedVersion(fetched, pause_s)

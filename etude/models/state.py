@@ -27,12 +27,20 @@ def export_bits(decoder: Decoder, into: Bits | None = None, only: Collection[str
     parameters = {name: parameter for name, parameter in decoder.named_parameters() if only is None or name in only}
     bits = into or {name: np.empty(parameter.shape, np.uint16) for name, parameter in parameters.items()}
     for name, parameter in parameters.items():
-        rounded = parameter.detach().to(torch.bfloat16)
-        if not torch.equal(rounded.to(parameter.dtype), parameter):
-            raise WeightError(
-                f"{name} holds values that bf16 cannot represent; round the policy's weights before export"
-            )
-        torch.from_numpy(bits[name]).copy_(rounded.contiguous().view(torch.uint16))
+        bf16_bits(name, parameter, bits[name])
+    return bits
+
+
+@torch.no_grad()
+def bf16_bits(name: str, values: torch.Tensor, into: np.ndarray | None = None) -> np.ndarray:
+    """A copy of these values as bf16 bits, in an array if given. Raises WeightError, calling them `name`, if one is not
+    representable.
+    """
+    rounded = values.detach().to(torch.bfloat16)
+    if not torch.equal(rounded.to(values.dtype), values):
+        raise WeightError(f"{name} holds values that bf16 cannot represent; round the policy's weights before export")
+    bits = np.empty(values.shape, np.uint16) if into is None else into
+    torch.from_numpy(bits).copy_(rounded.contiguous().view(torch.uint16))
     return bits
 
 

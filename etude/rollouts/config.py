@@ -207,7 +207,6 @@ class RunConfig(Config):
         if self.rollouts.schedule == "free":
             return self
         wrong = {
-            "groups.oversample: which samples come first depends on speed": self.groups.oversample > 0,
             "rollouts.by_difficulty: what is known of tasks depends on speed": self.rollouts.by_difficulty,
             "publisher.when_behind: every version is needed": self.publisher.when_behind != "wait",
         }

@@ -47,8 +47,6 @@ class GroupConfig(Config):
 
     size: int = 8
     """Rollouts of one task."""
-    oversample: int = Field(0, ge=0)
-    """Rollouts that are sent out beyond `size`: once `size` are scored the group closes, and the others are dropped."""
     straggler_s: float = 20.0
     """How long after three quarters of a group came in the others are waited for; then it closes without them."""
     max_staleness: int = 4
@@ -131,8 +129,7 @@ class GroupPool:
 
     def start(self, index: int, task: Task, rung: int = 0, version: int = 0) -> OpenGroup:
         """Open a group; its slots are queued. `version` is the oldest that an engine may sample it with."""
-        size = self.config.size + self.config.oversample
-        self.ledger.opened(GroupRecord(index, rung, size, version))
+        self.ledger.opened(GroupRecord(index, rung, self.config.size, version))
         return self._opened(self.ledger.groups[index], task, {})
 
     def _opened(self, record: GroupRecord, task: Task, samples: Mapping[int, Sample]) -> OpenGroup:
@@ -222,8 +219,6 @@ class GroupPool:
             return
         for member in members:
             self.slots.move(member.id, "grouped")
-        if recorded is None:  # else it was counted then
-            self.counters["oversampled"] += sum(member_of(member.id) >= self.config.size for member in members)
         oldest = min((member.oldest for member in members if member.oldest is not None), default=record.version)
         self.ready.append(ReadyGroup(SampleGroup(name, group.task, members), record, oldest))
         self.ready.sort(key=lambda each: each.record.index)

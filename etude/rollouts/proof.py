@@ -64,6 +64,5 @@ def used_in_time(config: RunConfig) -> list[str]:
         "effort_charged": rewards.effort.enabled and rewards.effort.scale > 0,
         "criteria_judged": rewards.judge is not None,
         "truncated": config.groups.overlong == "drop",
-        "oversampled": config.groups.oversample > 0,
     }
     return [*(name for name, is_wanted in wanted.items() if is_wanted), *config.trainer.features]

@@ -54,8 +54,7 @@ class Asynchronous:
 
     def opens(self, pool: GroupPool, out: int, index: int | None = None) -> bool:
         """Whether the next group may be opened, while so many rollouts are out; it has this index, if one is given."""
-        size = self.groups.size + self.groups.oversample
-        room = self.budget.concurrency - out - len(pool.slots.within("queued")) >= size
+        room = self.budget.concurrency - out - len(pool.slots.within("queued")) >= self.groups.size
         return room and self.wants(pool.next_index if index is None else index, pool)
 
     def startable(self, pool: GroupPool, out: int) -> list[Slot]:

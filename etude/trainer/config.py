@@ -116,8 +116,6 @@ class LossConfig(Config):
     ScaleRL, arXiv 2510.13786)."""
     token_budget: ClassVar[int] = 8192
     """What tokens that weigh the same are divided by: a scale, which neither optimizer knows."""
-    damping: float = Field(0.0, ge=0)
-    """Weight of (logp - behaviour logp)^2 / 2, a pull towards the sampler's policy."""
     kl: KLConfig | None = None
     """A pull towards the first policy; None: none."""
     entropy_bonus: float = 0.0
@@ -182,7 +180,6 @@ class LossConfig(Config):
             "floored_tokens": self.importance_floor > 0,
             "masked_tokens": self.mask != "off" and (self.mask, self.band) != (default.mask, default.band),
             "gated_segments": self.gate is not None,
-            "damped_tokens": self.damping > 0,
             "reference_tokens": self.kl is not None,
             "entropy_tokens": self.entropy_bonus != 0,
             "reshared_tokens": self.normaliser != default.normaliser,
@@ -249,6 +246,10 @@ class CreditConfig(Config):
         return (*taught, "recredited_segments") if self.baseline == "segment" else taught
 
 
+AdaptedKind = Literal["attention", "dense", "experts"]
+_FROZEN = r"^(embeddings|head|norms|routers|attention|dense|experts|(-?\d+)?:(-?\d+)?)$"
+
+
 class TrainerConfig(Config):
     """One step of reinforcement learning."""
 
@@ -265,6 +266,14 @@ class TrainerConfig(Config):
     """Over so many steps the learning rate rises to its value."""
     final_lr_share: float = 1.0
     """The learning rate falls linearly to this share of itself over the run's budget; 1 keeps it constant."""
+    lora: Mapping[AdaptedKind, Annotated[int, Field(ge=1)]] | None = Field(None, min_length=1)
+    """Train low-rank adapters in place of the weights (LoRA, arXiv 2106.09685), by the kind of their matrices: the rank
+    of each. `{attention = 8, dense = 8}` leaves experts as they are. A version then holds the adapters alone, and
+    engines serve them merged. None: the weights themselves are trained."""
+    frozen: tuple[Annotated[str, Field(pattern=_FROZEN)], ...] = ()
+    """What no step may move: `embeddings` (with a head that is tied to them), `head`, `norms`, `routers`, `attention`,
+    `dense` and `experts` for what is called so in all layers, and layers as Python's slices: `:22` the first 22, `:-8`
+    all but the last 8. With `lora` all but the adapters is frozen anyway: it then takes layers alone."""
     divergence_target: float | None = Field(None, gt=0)
     """A step on a batch whose k3 (an estimate of its divergence from what sampled it) is larger takes a learning
     rate smaller in proportion: a policy that has run ahead waits for samples of its own. It is the mean without the
@@ -284,7 +293,17 @@ class TrainerConfig(Config):
     batch of fewer pieces (`piece_tokens`) than ranks leaves some of them idle."""
 
     def idle(self) -> dict[str, str]:
-        return {"replay_margin": "with router_replay = false"} if self.router_replay is False else {}
+        found = {"replay_margin": "with router_replay = false"} if self.router_replay is False else {}
+        if self.lora is not None and self.optimizer.name == "muon":
+            beside = ("optimizer.scalar_lr", "optimizer.eps")
+            found |= dict.fromkeys(beside, "with lora, whose matrices are all Muon's")
+        return found
+
+    @model_validator(mode="after")
+    def _layers_of_adapters(self) -> TrainerConfig:
+        if self.lora is not None and (kinds := [entry for entry in self.frozen if ":" not in entry]):
+            raise ValueError(f"frozen: {kinds[0]!r} has no effect with lora, which says what is trained; leave it out")
+        return self
 
     def replays(self, model: ModelConfig) -> bool:
         """Whether routes are replayed with this model. Raises ConfigError where they are to be and it has none."""
@@ -296,7 +315,9 @@ class TrainerConfig(Config):
     def features(self) -> tuple[str, ...]:
         """Counters that a run which changed the algorithm leaves at more than zero: an option without effect fails."""
         clipped = ("clipped_steps",) if self.gradient_clip < TrainerConfig().gradient_clip else ()
-        return self.loss.features + self.advantages.features + self.credit.features + clipped
+        adapted = ("adapters_moved",) if self.lora is not None else ()
+        frozen = ("frozen_weights",) if self.frozen else ()
+        return self.loss.features + self.advantages.features + self.credit.features + clipped + adapted + frozen
 
 
 class FinetuneConfig(Config):

@@ -35,7 +35,7 @@ def finetune(
     if cpu_seconds <= 0:
         raise ConfigError("fine-tuning: its demonstrations have used up its CPU time; give it more seconds")
     torch.set_num_threads(config.threads)
-    optimizer = build_optimizer(decoder, config.optimizer)
+    optimizer = build_optimizer(decoder.named_parameters(), config.optimizer)
     clip = GradientClip(config.gradient_clip)
     mixture = Mixture({"demonstrations": ShuffledSource(documents, seed)}, seed)
     started = time.process_time()

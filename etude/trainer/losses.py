@@ -14,8 +14,7 @@ logp):
 - *The sequence gate* drops a segment as a whole, when its geometric-mean weight has left a band ([0.99, 1.01]).
 - *Shares* (`shares_of`): by default one over a constant (Dr. GRPO, arXiv 2503.20783), so that length is neither
   favoured nor punished.
-- *KL* to a frozen reference (k2 and k3 with the same truncated weight), damping towards the sampler, and an entropy
-  bonus, all off by default.
+- *KL* to a frozen reference (k2 and k3 with the same truncated weight) and an entropy bonus, both off by default.
 
 Another formula is found by name (`etude.losses`): it has the arguments of `policy_loss`, and ends with
 `with_diagnostics`. Golden numbers for every switch in tests/trainer/test_losses.py. Shapes: S sampled tokens of a
@@ -196,7 +195,6 @@ def _acted(
         "capped": weighted_S & (ratios.weights_S > config.importance_cap),
         "floored": weighted_S & (ratios.weights_S < config.importance_floor),
         "reweighted": weighted_S & (ratios.weights_S != delta_S.exp()),
-        "damped": trained_S & (delta_S != 0) if config.damping else none_S,
         "broadened": trained_S & (entropies_S > 0) if config.entropy_bonus else none_S,
         "from_reference": pulled_S,
     }
@@ -212,11 +210,9 @@ def _regularisers(
     config: LossConfig,
 ) -> Tensor:
     """The terms beside the policy gradient. k2 and k3 are expectations under the policy and weigh the sampler's tokens
-    like the policy gradient, so that k2 pulls as k1 does; damping is defined on what was sampled.
+    like the policy gradient, so that k2 pulls as k1 does.
     """
     total = torch.zeros(())
-    if config.damping:
-        total = total + config.damping * 0.5 * ((logps_S - sampled.behaviour_S).square() * shares_S).sum()
     if config.entropy_bonus:
         total = total - config.entropy_bonus * (entropies_S * shares_S).sum()
     if config.kl is not None and config.kl.estimator != "k1":

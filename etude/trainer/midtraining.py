@@ -79,7 +79,7 @@ class Midtraining:
         wanted = {name for stage in config.stages for name in stage.mixture}
         if absent := sorted(wanted - sources.keys()):
             raise ConfigError(f"midtraining.stages: no source {absent[0]}; there are {', '.join(sorted(sources))}")
-        self.optimizer = build_optimizer(self.decoder, config.optimizer)
+        self.optimizer = build_optimizer(self.decoder.named_parameters(), config.optimizer)
         self.clip = GradientClip(config.gradient_clip)
         self.mixture = Mixture(sources, config.seed)
         self.step_count = 0

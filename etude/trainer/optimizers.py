@@ -1,4 +1,4 @@
-"""Optimizers for the decoder: Muon for its matrices with AdamW for the rest, or AdamW for all.
+"""Optimizers for a decoder: Muon for its matrices with AdamW for the rest, or AdamW for all.
 
 Owns Muon and the grouping of parameters. Stacked expert matrices [E, rows, columns] are orthogonalised as a batch,
 expert by expert. Never schedules: callers set `scale` of each step (warm-up, decay) through `set_scale`.
@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from etude.models.decoder import Decoder
 from etude.trainer.config import OptimizerConfig
 
 
@@ -106,19 +105,20 @@ class OptimizerSet:
             optimizer.load_state_dict(state)
 
 
-def build_optimizer(decoder: Decoder, config: OptimizerConfig) -> OptimizerSet:
-    """Muon takes every matrix of the blocks but the routers, the one for a further token too; AdamW the rest."""
+def build_optimizer(named: Iterable[tuple[str, nn.Parameter]], config: OptimizerConfig) -> OptimizerSet:
+    """For parameters of a decoder, or the factors of its matrices, by their names. Muon takes every matrix of the
+    blocks but the routers, the one for a further token too; AdamW the rest."""
     matrices, others = [], []
-    for name, parameter in decoder.named_parameters():
+    for name, parameter in named:
         is_matrix = name.startswith(("blocks.", "further.")) and parameter.dim() >= 2 and "router" not in name
         (matrices if is_matrix else others).append(parameter)
     if config.name == "adamw":
         return OptimizerSet(
             [torch.optim.AdamW([*matrices, *others], config.lr, config.betas, config.eps, config.weight_decay)]
         )
-    return OptimizerSet(
-        [
-            Muon(matrices, config.lr, config.momentum, config.weight_decay),
-            torch.optim.AdamW(others, config.scalar_lr, config.betas, config.eps, config.weight_decay),
-        ]
-    )
+    found: list[torch.optim.Optimizer] = []
+    if matrices:
+        found.append(Muon(matrices, config.lr, config.momentum, config.weight_decay))
+    if others:
+        found.append(torch.optim.AdamW(others, config.scalar_lr, config.betas, config.eps, config.weight_decay))
+    return OptimizerSet(found)

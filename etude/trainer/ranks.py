@@ -33,7 +33,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from etude.deadlines import scaled
-from etude.engine.served import export_served
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.host.scratch import Scratch
 from etude.models.checkpoint import load_checkpoint
@@ -44,6 +43,7 @@ from etude.records import BASE_VERSION, Batch, Version
 from etude.trainer.config import TrainerConfig
 from etude.trainer.feedback import HintExample
 from etude.trainer.step import Trainer
+from etude.trainer.trained import Trained
 from etude.weights.background import BackgroundPublisher, HandOver, Publication, Snapshot
 from etude.weights.manifest import Bits
 from etude.weights.opening import open_store
@@ -83,9 +83,9 @@ class Setup:
         )
         return Ranks(self.rank, self.trainer.ranks)
 
-    def publishing(self, policy: Decoder) -> tuple[frozenset[str], BackgroundPublisher]:
+    def publishing(self, trained: Trained) -> tuple[frozenset[str], BackgroundPublisher]:
         """The names of the tensors that this rank publishes, and what does it."""
-        names = tensors_of_rank(export_served(policy), self.rank, self.trainer.ranks)
+        names = tensors_of_rank(trained.export(), self.rank, self.trainer.ranks)
         shard = Shard(self.rank, self.trainer.ranks, self.attempt, names)
         store = open_store(self.store, self.weight_store)
         return names, BackgroundPublisher(Publisher(store, self.publisher, shard=shard))
@@ -146,7 +146,7 @@ class _Follower:
         decoder, _ = load_checkpoint(setup.model)
         set_expert_format(decoder, setup.expert_format)
         self.trainer = Trainer(decoder, setup.trainer, setup.temperature, setup.join())
-        self.names, self.publishing = setup.publishing(decoder)
+        self.names, self.publishing = setup.publishing(self.trainer.trained)
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.trainer.load_state_dict(state)
@@ -159,9 +159,7 @@ class _Follower:
         return self.trainer.version
 
     def put(self) -> HandOver:
-        return self.publishing.put(
-            self.trainer.version, lambda into: export_served(self.trainer.policy, into, self.names)
-        )
+        return self.publishing.put(self.trainer.version, lambda into: self.trainer.trained.export(into, self.names))
 
     def close(self) -> None:
         self.publishing.close()
@@ -275,7 +273,7 @@ class RankedTrainer(Trainer):
 
     def export(self, into: Bits | None = None) -> Bits:
         """A copy of this rank's tensors."""
-        return export_served(self.policy, into, self.names)
+        return self.trained.export(into, self.names)
 
 
 class RankedPublishing:
@@ -330,7 +328,7 @@ def open_ranks(decoder: Decoder, setup: Setup) -> tuple[Trainer, BackgroundPubli
         trainer = RankedTrainer(decoder, followers)
     except RuntimeError as error:  # they did not meet
         raise followers.failure() or error from error
-    trainer.names, own = followers.setup.publishing(decoder)
+    trainer.names, own = followers.setup.publishing(trainer.trained)
     followers.receive("to start", scaled(_START_S))
     return trainer, RankedPublishing(own, followers)
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from etude.models.decoder import Decoder
 from etude.records import Batch, Version
@@ -45,6 +45,11 @@ class _Differences(NamedTuple):
         return flat.view_as(new)
 
 
+def _moving(policy: Decoder) -> list[nn.Parameter]:
+    """What differs between its versions: all that is not frozen."""
+    return [parameter for parameter in policy.parameters() if parameter.requires_grad]
+
+
 class SamplerParityCheck:
     """`tokens` bounds what is recomputed a step, context included; `versions` how many are kept."""
 
@@ -58,7 +63,7 @@ class SamplerParityCheck:
         """Keep a copy of a policy whose parameters are bf16 values."""
         if not self.tokens:
             return
-        whole = [parameter.detach().to(torch.bfloat16) for parameter in policy.parameters()]
+        whole = [parameter.detach().to(torch.bfloat16) for parameter in _moving(policy)]
         if self._newest is not None and self._newest[0] < version:
             self._older[self._newest[0]] = list(map(_Differences.between, self._newest[1], whole))
         else:
@@ -81,7 +86,7 @@ class SamplerParityCheck:
     def _write(self, version: Version, policy: Decoder) -> None:
         assert self._newest is not None
         later = [tensors for kept, tensors in reversed(self._older.items()) if kept >= version]
-        for index, (parameter, bits) in enumerate(zip(policy.parameters(), self._newest[1], strict=True)):
+        for index, (parameter, bits) in enumerate(zip(_moving(policy), self._newest[1], strict=True)):
             for tensors in later:
                 former = tensors[index]
                 bits = former if isinstance(former, Tensor) else former.undone(bits)

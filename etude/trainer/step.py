@@ -1,7 +1,8 @@
 """The trainer: one scored batch in, one new version out.
 
-Owns the fp32 masters, the policy rounded from them to bf16 values, the optimizer and the version. One optimizer step a
-batch. Never samples and never waits: the controller brings batches, the weights room carries versions away.
+Owns the optimizer and the version; the fp32 masters, and the policy rounded from them to bf16 values, are `trained`'s.
+One optimizer step a batch. Never samples and never waits: the controller brings batches, the weights room carries
+versions away.
 """
 
 from __future__ import annotations
@@ -16,11 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.engine.served import export_served
 from etude.errors import EtudeError
 from etude.models.attention import PackedAttention
 from etude.models.decoder import Decoder, DecoderOutput
-from etude.models.state import round_to_bf16
 from etude.plugins import find
 from etude.records import Batch, Version
 from etude.trainer.activations import recomputes_blocks, sampled_logprobs
@@ -33,6 +32,7 @@ from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import segment_lengths, split
 from etude.trainer.replay import replay_counts, replayed_routes, require_routes
 from etude.trainer.sampler_parity import SamplerParityCheck
+from etude.trainer.trained import Trained
 from etude.weights.manifest import Bits
 
 if TYPE_CHECKING:
@@ -72,11 +72,10 @@ class Trainer:
         self.replays = config.replays(decoder.config)
         torch.set_num_threads(config.threads)
         self.config, self.temperature, self.ranks = config, temperature, ranks
-        self.policy = decoder
-        self.masters = copy.deepcopy(decoder)
-        round_to_bf16(self.policy)
+        self.trained = Trained(decoder, config)
+        self.policy, self.masters = self.trained.policy, self.trained.masters
         self.loss: Callable[..., LossTerms] = find("losses", config.loss.formula)
-        self.optimizer = build_optimizer(self.masters, config.optimizer)
+        self.optimizer = build_optimizer(self.trained.trained.items(), config.optimizer)
         self.clip = GradientClip(config.gradient_clip)
         self.parity_check = SamplerParityCheck(config.parity_tokens, PARITY_VERSIONS)
         self.version = Version(0)
@@ -118,7 +117,7 @@ class Trainer:
         gradient = self._optimize(lr_scale * self._lr_schedule(progress))
         compared = sums["matched_tokens"] + sums["parity_tokens"]
         differences = {"max_abs_dlogp": mismatch if compared else None, "max_abs_drift": drift}
-        sums["clipped"] = int(gradient.acted)
+        sums.update(clipped=int(gradient.acted), moved=self.trained.moved, frozen=self.trained.frozen_weights)
         update = {"grad_norm": gradient.norm, "version": self.version}
         update |= {"divergence": divergence, "rate_scale": lr_scale, "shortened": lr_scale < 1}
         return {**_metrics(sums, batch), **gate, **differences, **update, **distilled, "used": _used(sums, distilled)}
@@ -134,7 +133,7 @@ class Trainer:
 
         if self.ranks is None:
             return map(work, pieces)
-        return self.ranks.run_pieces(pieces, work, list(self.policy.parameters()))
+        return self.ranks.run_pieces(pieces, work, list(self.trained.leaves.values()))
 
     def _piece(self, piece: Batch, shares_M: Tensor) -> tuple[LossTerms, float, dict[str, float]]:
         replay = replayed_routes(piece) if self.replays else None
@@ -211,9 +210,7 @@ class Trainer:
 
     def _optimize(self, scale: float) -> Clipped:
         """Gradients to the masters, one optimizer step, the policy rounded anew. Returns what the clip has seen."""
-        for master, parameter in zip(self.masters.parameters(), self.policy.parameters(), strict=True):
-            master.grad, parameter.grad = parameter.grad, None
-        gradient = self.clip.cut(self.masters.parameters())
+        gradient = self.clip.cut(self.trained.take_gradients())
         if not np.isfinite(gradient.norm):
             self.optimizer.zero_grad()
             self.skipped += 1
@@ -224,21 +221,19 @@ class Trainer:
         self.optimizer.set_scale(scale)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        with torch.no_grad():
-            for master, parameter in zip(self.masters.parameters(), self.policy.parameters(), strict=True):
-                parameter.copy_(master.to(torch.bfloat16))
+        self.trained.round()
         self.version = Version(self.version + 1)
         self.parity_check.remember(self.version, self.policy)
         return gradient
 
     def export(self, into: Bits | None = None) -> Bits:
-        """A copy of the weights to be served, in the arrays of an earlier one if given."""
-        return export_served(self.policy, into)
+        """A copy of what the version holds, in the arrays of an earlier one if given."""
+        return self.trained.export(into)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed trainer needs to go on as if it had never stopped."""
         return {
-            "masters": self.masters.state_dict(),
+            "masters": self.trained.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "norms": self.clip.state_dict(),
             "version": int(self.version),
@@ -247,9 +242,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.masters.load_state_dict(state["masters"])
-        self.policy.load_state_dict(state["masters"])
-        round_to_bf16(self.policy)
+        self.trained.load_state_dict(state["masters"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.clip.load_state_dict(state["norms"])
         self.version, self.skipped, self.alarms = Version(state["version"]), state["skipped"], state["alarms"]
@@ -305,11 +298,12 @@ def _used(sums: Mapping[str, float], distilled: Mapping[str, float]) -> dict[str
         "floored_tokens": sums["floored"],
         "masked_tokens": sums["masked_up"] + sums["masked_down"],
         "gated_segments": sums["gated"],
-        "damped_tokens": sums["damped"],
         "reference_tokens": sums["from_reference"],
         "entropy_tokens": sums["broadened"],
         "reshared_tokens": sums["reshared"],
         "clipped_steps": sums["clipped"],
+        "adapters_moved": sums["moved"],
+        "frozen_weights": sums["frozen"],
         "hints": distilled.get("hints", 0.0),
         "hint_tokens": distilled.get("hint_tokens", 0.0),
     }

@@ -70,6 +70,9 @@ class Encoded:
     changed: int
 
 
+UNCHANGED = Encoded(Codec.EMPTY, bytes([Codec.EMPTY]), 0)
+
+
 def encode(new: Array, parent: Array, policy: Policy = "small") -> Encoded:
     """The payload that turns `parent` into `new`, two contiguous arrays [N] of one form: the shortest, or one soon
     made.
@@ -80,7 +83,7 @@ def encode(new: Array, parent: Array, policy: Policy = "small") -> Encoded:
     symbols, before = form.symbols(new), form.symbols(parent)
     changed, stream = rice.encode(symbols, before, less_than=new.nbytes)
     if changed == 0:
-        return Encoded(Codec.EMPTY, bytes([Codec.EMPTY]), 0)
+        return UNCHANGED
     codec, stream = (Codec.RICE, stream) if stream is not None else (Codec.RAW, _raw_stream(new, parent))
     if policy == "small":
         planes = _xor_zstd_stream(new, parent)
@@ -104,7 +107,7 @@ def encode_copy(new: Array, fast: bool) -> Encoded:
     form, parent = form_of(new), np.zeros_like(new)
     changed = int(np.count_nonzero(new if new.dtype.kind == "u" else new.view(np.uint8)))
     if changed == 0:
-        return Encoded(Codec.EMPTY, bytes([Codec.EMPTY]), 0)
+        return UNCHANGED
     codec, stream = Codec.XOR_ZSTD, _xor_zstd_stream(new, parent)
     if not fast and not form.halves:
         coded = whole.encode(form.symbols(new), len(stream), form.whole_shift)
@@ -197,7 +200,7 @@ def _halves_stream(new: Array, parent: Array, policy: Policy = "small") -> bytes
 def _encode_halves(new: Array, parent: Array, policy: Policy) -> Encoded:
     changed = int(np.count_nonzero(new != parent))
     if changed == 0:
-        return Encoded(Codec.EMPTY, bytes([Codec.EMPTY]), 0)
+        return UNCHANGED
     streams = {Codec.HALVES: _halves_stream(new, parent, policy)}
     if policy == "small":
         streams[Codec.XOR_ZSTD] = _xor_zstd_stream(new, parent)

@@ -79,7 +79,7 @@ def make_delta(
         layout = {name: (form_of(array).name, array.shape) for name, array in parent.bits.items()}
         _check_layout(bits, layout, f"version {parent.version}")
     fast = policy == "fast" or sum(array.nbytes for array in bits.values()) > LARGE_COPY
-    codes = _in_threads(threads, _encoder(parent, policy, fast), _jobs(bits, chunk_elements))
+    codes = _in_threads(threads, _encoder(bits, parent, policy, fast), _jobs(bits, chunk_elements))
     payloads: list[bytes] = []
     tensors, offset, done = [], 0, 0
     for name in sorted(bits):
@@ -96,8 +96,9 @@ def make_delta(
             done += (stop - start) * new.itemsize
             told(done)
         before = None if parent is None else parent.hashes.get(name) or hash_of(parent.bits[name])
+        after = before if before is not None and _unchanged(name, bits, parent) else hash_of(new)
         dtype, shape, table = form_of(new, name).name, bits[name].shape, tuple(chunks)
-        tensors.append(Tensor(name=name, dtype=dtype, shape=shape, hash=hash_of(new), parent_hash=before, chunks=table))
+        tensors.append(Tensor(name=name, dtype=dtype, shape=shape, hash=after, parent_hash=before, chunks=table))
     pack = b"".join(payloads)
     delta = Delta(
         chain=chain,
@@ -164,14 +165,23 @@ def _apply_tensor(delta: Delta, tensor: Tensor, payloads: memoryview, flat: Arra
         )
 
 
-def _encoder(parent: Held | None, policy: codecs.Policy, fast_copy: bool) -> Callable[[_Job], codecs.Encoded]:
+def _encoder(
+    bits: Bits, parent: Held | None, policy: codecs.Policy, fast_copy: bool
+) -> Callable[[_Job], codecs.Encoded]:
     def encode(job: _Job) -> codecs.Encoded:
         name, new, start, stop = job
         if parent is None:
             return codecs.encode_copy(new, fast_copy)
+        if _unchanged(name, bits, parent):
+            return codecs.UNCHANGED
         return codecs.encode(new, parent.bits[name].reshape(-1)[start:stop], policy)
 
     return encode
+
+
+def _unchanged(name: str, bits: Bits, parent: Held | None) -> bool:
+    """Whether a tensor is its parent's very array, which nobody has written to: a frozen one is not looked at again."""
+    return parent is not None and parent.bits.get(name) is bits[name]
 
 
 def _jobs(bits: Bits, chunk_elements: int) -> Iterator[_Job]:

@@ -113,29 +113,6 @@ def test_stragglers_do_not_hold_a_group(pool_of):
     assert pool.slots.dropped == {"straggler": 1}
 
 
-def test_with_more_samples_than_wanted_a_group_closes_with_the_first(pool_of):
-    pool = pool_of(size=2, oversample=2)
-    ids = sent(pool, 0)
-    assert len(ids) == 4
-    come_in(pool, ids[3], 1)
-    come_in(pool, ids[1], 0)
-    assert sorted(pool.late) == [ids[0], ids[2]]
-    [group] = pool.take(1, 0, WHOLE)
-    assert [member.id for member in group.samples] == [ids[1], ids[3]]
-    assert pool.slots.dropped == {"straggler": 2}
-    assert pool.counters["oversampled"] == 1  # the first would have been waited for without
-
-
-def test_samples_beyond_the_wanted_count_only_where_they_took_a_place(pool_of):
-    pool = pool_of(size=2, oversample=1)
-    first, alike, failed = (sent(pool, index) for index in range(3))
-    for ids, rewards in ((first, (0, 1)), (alike, (1, None, 1)), (failed, (0, None, 1))):
-        for slot, reward in zip(ids, rewards, strict=False):
-            come_in(pool, slot, reward)
-    assert names(pool.take(2, 0, WHOLE)) == ["g0", "g2"]
-    assert pool.counters["oversampled"] == 1
-
-
 def test_what_is_quickly_over_does_not_overtake_beyond_the_window(pool_of):
     pool = pool_of(size=2)
     slow = sent(pool, 0)

@@ -68,8 +68,6 @@ def plain_loss(values, shares, config):
         factor = 0 if drop else w * advantage
         loss -= factor * logps[t] * shares[t]
         gradient[t] -= factor * shares[t]
-        loss += config.damping * 0.5 * (logps[t] - behaviour[t]) ** 2 * shares[t]
-        gradient[t] += config.damping * (logps[t] - behaviour[t]) * shares[t]
         loss -= config.entropy_bonus * 0.7 * shares[t]
         if config.kl and config.kl.estimator != "k1":
             d, b = logps[t] - reference[t], config.kl.weight
@@ -80,7 +78,7 @@ def plain_loss(values, shares, config):
 
 WEIGHTS = [{}, {"importance_cap": 1.28, "importance_floor": 0.8}, {"weight": "segment"}, {"importance_cap": math.inf}]
 OTHERS = [
-    {}, {"gate": GateConfig(band=(0.9, 1.1))}, {"damping": 0.3, "entropy_bonus": 0.1},
+    {}, {"gate": GateConfig(band=(0.9, 1.1))}, {"entropy_bonus": 0.1},
     *({"kl": KLConfig(estimator=name, weight=0.2)} for name in ("k1", "k2", "k3")),
 ]  # fmt: skip
 
@@ -159,7 +157,7 @@ def test_a_sure_token_has_a_finite_divergence():
 
 COUNTED = {
     "capped": {"importance_cap": 1.5}, "floored": {"importance_floor": 0.5}, "reweighted": {"weight": "segment"},
-    "gated": {"gate": GateConfig(band=(0.9, 1.1))}, "damped": {"damping": 0.1}, "broadened": {"entropy_bonus": 0.1},
+    "gated": {"gate": GateConfig(band=(0.9, 1.1))}, "broadened": {"entropy_bonus": 0.1},
     "from_reference": {"kl": KLConfig()}, "masked_up": {"mask": "tv"}, "masked_down": {"mask": "kl"},
 }  # fmt: skip
 
@@ -178,11 +176,11 @@ def test_a_token_that_another_switch_took_out_or_that_teaches_nothing_is_not_cou
     """Tokens: capped; capped, but masked; capped, but worth nothing; capped, but of a segment that the gate rejects."""
     behaviour = np.log([0.1, 0.5, 0.1, 0.1])
     values = (behaviour + np.array([1.0, 0.6, 1.0, 3.0]), behaviour, [-1.0, 1.0, 0.0, -1.0], [0, 0, 0, 1], behaviour)
-    switches = LossConfig(importance_cap=1.5, gate=GateConfig(band=(0.1, 9)), damping=0.1, kl=KLConfig(), mask="tv")
+    switches = LossConfig(importance_cap=1.5, gate=GateConfig(band=(0.1, 9)), kl=KLConfig(), mask="tv")
     terms, gradient = torch_loss(values, np.ones(4), switches)
-    names = ("capped", "masked_up", "masked_down", "gated", "damped", "from_reference")
+    names = ("capped", "masked_up", "masked_down", "gated", "from_reference")
     assert {name: terms.sums[name] for name in names} == {
-        "capped": 2, "masked_up": 1, "masked_down": 0, "gated": 1, "damped": 3, "from_reference": 2,
+        "capped": 2, "masked_up": 1, "masked_down": 0, "gated": 1, "from_reference": 2,
     }, "what k1 takes of an advantage makes the third token worth something"  # fmt: skip
     assert gradient[3] == 0
     without, _ = torch_loss((*values[:4], None), np.ones(4), switches.model_copy(update={"kl": None}))
@@ -247,12 +245,12 @@ def test_a_key_that_could_change_nothing_is_refused(wrong, said):
 def test_what_a_run_must_prove_is_what_was_switched_on():
     assert TrainerConfig().features == ()
     chosen = LossConfig(
-        weight="segment", importance_cap=3, importance_floor=0.5, mask="kl", gate=GateConfig(), damping=0.1,
+        weight="segment", importance_cap=3, importance_floor=0.5, mask="kl", gate=GateConfig(),
         kl=KLConfig(), entropy_bonus=0.01, normaliser="prompt",
     )  # fmt: skip
     assert set(chosen.features) == {
         "segment_weighted_tokens", "capped_tokens", "floored_tokens", "masked_tokens", "gated_segments",
-        "damped_tokens", "reference_tokens", "entropy_tokens", "reshared_tokens",
+        "reference_tokens", "entropy_tokens", "reshared_tokens",
     }  # fmt: skip
     assert LossConfig(band=0.1).features == ("masked_tokens",)
     assert TrainerConfig(gradient_clip=2).features == ("clipped_steps",)

@@ -68,7 +68,7 @@ def test_experts_that_a_batch_did_not_reach_stay_as_they_are_in_a_whole_decoder(
         ModelConfig(vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=16, expert_width=16)
     )
     decoder.initialise(0)
-    optimizer = build_optimizer(decoder, OptimizerConfig())
+    optimizer = build_optimizer(decoder.named_parameters(), OptimizerConfig())
     named = dict(decoder.named_parameters())
     stacks = [name for name, each in named.items() if name.startswith("blocks.") and each.dim() == 3]
     assert stacks
