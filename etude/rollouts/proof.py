@@ -40,6 +40,7 @@ def used_at_once(config: RunConfig, model: ModelConfig) -> list[str]:
         "routes_given": config.trainer.replays(model),
         "low_precision_rows_trained": low_precision,
         "low_precision_rows_sampled": low_precision,
+        "adapters_merged": config.trainer.lora is not None,
         "summaries": summarised,
         "summary_tokens_masked": summarised and masked,
         "summary_tokens_trained": summarised and not masked,

@@ -190,6 +190,7 @@ class RunStats:
             self.counters["roots_verified"] += 1
             self.counters["deltas_applied"] += loaded["deltas"]
             self.counters["delta_bytes_applied"] += loaded["bytes"]
+            self.counters["adapters_merged"] += loaded.get("adapters", 0)
 
     def delivered(self, publication: dict[str, Any], swaps: Iterable[Swap]) -> None:
         """A version has reached the engines; write its line. Of several engines, the slowest counts.

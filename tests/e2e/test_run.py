@@ -86,6 +86,23 @@ def test_a_run_multiplies_its_experts_in_low_precision(tmp_path):
     assert first["matched_abs_dlogp"] < 1e-3  # the mean: a code at a tie may fall otherwise
 
 
+@pytest.mark.proof(25)
+def test_a_run_trains_adapters_and_serves_them_merged(tmp_path):
+    """And two ranks train them, each of which uploads its part of the version."""
+    limits = ("rollouts.max_steps=2", "rollouts.max_minutes=5", 'trainer.optimizer={name="adamw", lr=1e-3}')
+    lora = ("trainer.lora={attention=4, experts=4}", 'trainer.frozen=[":2"]', "trainer.ranks=2")
+    done = run(tmp_path / "run", *lora, *limits)
+    assert done.returncode == 0, done.stderr[-2000:]
+    counters = json.loads(done.stdout.splitlines()[-1])["counters"]
+    matrices = 2 * (4 + 2)
+    assert counters["adapters_moved"] == 2 * matrices
+    assert counters["adapters_merged"] == matrices * counters["roots_verified"] > 0
+    assert counters["frozen_weights"] > 0 < counters["routes_given"]
+    first = steps(tmp_path / "run")[0]
+    assert (first["max_abs_dlogp"], first["matched_tokens"]) == (0.0, first["trained_tokens"])
+    assert len(Chain(open_store(tmp_path / "run" / "weights")).manifest(Version(2)).packs) == 2
+
+
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
     """Its life before the kill is a whole run's, too: it began with nothing. Both tell one sink, as one run."""
     out = tmp_path / "run"
