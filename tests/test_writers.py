@@ -66,6 +66,7 @@ TRIED = {
     "host/beneath.py": "an agent's worktree",
     "models/checkpoint.py": "a model",
     "models/generation.py": "a model",
+    "models/peft.py": "an adapter",
     "models/tokenizer.py": "a tokenizer",
     "product/fleet/run_records.py": "a session's log",
     "product/setup/written.py": "an agent's configuration",

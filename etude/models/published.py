@@ -268,6 +268,19 @@ def published_tensors(decoder: Decoder) -> dict[str, Tensor]:
     return views
 
 
+def published_modules(name: str) -> tuple[str, ...]:
+    """The published modules that a matrix of a block is the weight of, or the parameter that holds a stack of experts
+    in `transformers`: of "blocks.0.mlp.gate_up.weight" two, whose rows follow each other.
+    """
+    _, layer, ours = name.split(".", 2)
+    prefix = f"model.layers.{layer}."
+    if ours in ("mlp.gate_up", "mlp.down"):
+        return (f"{prefix}mlp.experts.{ours.removeprefix('mlp.')}_proj",)
+    if ours in _GATED:
+        return f"{prefix}{_GATED[ours]}gate_proj", f"{prefix}{_GATED[ours]}up_proj"
+    return (prefix + _BLOCK[ours].removesuffix(".weight"),)
+
+
 def shared_tensors(decoder: Decoder) -> dict[str, str]:
     """Names of tensors that a checkpoint holds once more under another name, and that name."""
     if decoder.further is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Mapping
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from etude.engine.served import export_served, served_names
 from etude.errors import CheckpointError, ConfigError
 from etude.models.adapters import INPUTS, OUTPUTS, factor_gradients, kind_of, layer_of, merge, new_factors
 from etude.models.decoder import Decoder
+from etude.models.peft import save_adapter
 from etude.models.state import bf16_bits, round_to_bf16
 from etude.trainer.config import AdaptedKind, TrainerConfig
 from etude.weights.manifest import Bits
@@ -130,6 +132,11 @@ class Trained:
                 )
             master.copy_(state[name])
         self.round()
+
+    def save_adapter(self, directory: Path, base: Path) -> None:
+        """Write the adapters as they are served, apart from the model at `base`; nothing where there are none."""
+        if self._rounded:
+            save_adapter(directory, self._rounded, base, bool(self.policy.config.moe_layers))
 
     # --- what is published --------------------------------------------------------------------------------------------
 

@@ -141,6 +141,7 @@ class TrainerActor:
         from etude.models.checkpoint import save_checkpoint
 
         save_checkpoint(self.trainer.policy, directory, self.tokenizer, like=self.config.model.path)
+        self.trainer.trained.save_adapter(directory.with_name("adapter"), self.config.model.path.resolve())
 
 
 def _told(result: PublishResult) -> dict[str, Any]:
