@@ -70,3 +70,14 @@ def round_to_bf16(decoder: Decoder) -> None:
     """Round every parameter, in place, to the nearest bf16 value."""
     for parameter in decoder.parameters():
         parameter.copy_(parameter.to(torch.bfloat16))
+
+
+@torch.no_grad()
+def hold_in_bf16(decoder: Decoder) -> None:
+    """Hold the blocks' matrices in bf16, rounding them: half of the memory for whoever is to serve published bits.
+    They are multiplied as before, widened to fp32 and with fp32 sums, so no bit of a result changes. Not for what is
+    trained: a gradient would be as coarse.
+    """
+    for name, parameter in decoder.named_parameters():
+        if name.startswith("blocks.") and parameter.dim() > 1:
+            parameter.requires_grad_(False).data = parameter.data.bfloat16()

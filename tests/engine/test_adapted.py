@@ -14,7 +14,7 @@ from etude.errors import WeightError
 from etude.harness.sampler import SampleRequest
 from etude.models.config import LatentConfig, ModelConfig
 from etude.models.expert_format import set_expert_format
-from etude.models.state import export_bits
+from etude.models.state import export_bits, hold_in_bf16
 from etude.records import Group, Scored, Segment, Task, Trajectory, Verifier, Version
 from etude.trainer.config import OptimizerConfig, TrainerConfig
 from etude.trainer.packing import build_batch
@@ -113,6 +113,31 @@ def test_an_engine_serves_what_its_trainer_holds_and_says_so_bit_for_bit(tmp_pat
     assert root_of(export_bits(trainer.policy)) != root_of(export_bits(random_decoder(0, shape, 4)))
     publisher.close()
     engine.close()
+
+
+@pytest.mark.parametrize("shape", [GROUPED, LATENT], ids=["grouped", "latent"])
+def test_an_engine_that_holds_its_matrices_in_bf16_samples_the_same_bits(shape):
+    """From its first weights, and from ones that come in later."""
+    plain, held = random_decoder(3, shape, 4), random_decoder(3, shape, 4)
+    hold_in_bf16(held)
+    sizes = [sum(each.numel() * each.element_size() for each in model.parameters()) for model in (plain, held)]
+    assert sizes[1] < 0.7 * sizes[0]
+
+    async def said(engine):
+        first = await sampled(engine, 0)
+        await asyncio.wrap_future(engine.swap(export_bits(random_decoder(4, shape, 4)), Version(1)))
+        second = await sampled(engine, 1)
+        return [
+            (tuple(each.segments[0].token_ids), each.segments[0].logprobs.tobytes())
+            for group in (first, second)
+            for each in group.trajectories
+        ]
+
+    engines = [TorchEngine(model, EngineConfig(cache_tokens=2048)) for model in (plain, held)]
+    assert asyncio.run(said(engines[0])) == asyncio.run(said(engines[1]))
+    assert root_of(export_bits(held)) == root_of(export_bits(random_decoder(4, shape, 4)))
+    for engine in engines:
+        engine.close()
 
 
 def test_the_delta_of_an_adapter_is_at_most_a_hundredth_of_the_model(tmp_path):

@@ -27,12 +27,15 @@ class EngineActor(ActorBase):
         from etude.engine.updates import WeightUpdates
         from etude.models.checkpoint import load_checkpoint
         from etude.models.expert_format import set_expert_format
+        from etude.models.state import hold_in_bf16
         from etude.weights.opening import open_store
         from etude.weights.subscriber import Subscriber
 
         torch.set_num_threads(1)
         decoder, _ = load_checkpoint(config.model.path)
         self.product = set_expert_format(decoder, config.model.expert_format)
+        if self.product is None:  # what codes stand for is not always a bf16 value
+            hold_in_bf16(decoder)
         self.engine = open_engine(config.engine, decoder, replica)
         self.updates = WeightUpdates(self.engine, Subscriber(open_store(store, config.weight_store), config.subscriber))
 
