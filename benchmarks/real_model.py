@@ -252,7 +252,7 @@ def published(checkpoint: Path, scratch: Path) -> dict[str, object]:
 def trained(checkpoint: Path, scratch: Path) -> dict[str, object]:
     """Three steps of adapters by `etude train`: from its start to its end, evaluations before and after included."""
     found = run(checkpoint, scratch, "lora = {attention = 8, dense = 8}", "1e-4")
-    assert found["adapters_moved"] > 0 < found["adapters_merged"], found
+    assert found["adapters_moved"] > 0, found
     return found
 
 
@@ -279,11 +279,10 @@ def run(checkpoint: Path, scratch: Path, trainer: str, lr: str) -> dict[str, obj
             raise SystemExit(f"etude train ended with {run.returncode} after {steps(out)} steps")
     whole = time.monotonic() - started
     minutes = {"trained_minutes": round(third / 60, 1), "whole_run_minutes": round(whole / 60, 1)}
-    counters = json.loads((out / "summary.json").read_text())["counters"]
-    counted = {name: counters.get(name, 0) for name in ("adapters_moved", "adapters_merged")}
+    moved = sum(line["used"]["adapters_moved"] for line in lines(out) if line["kind"] == "step")
     sizes = [(line["delta_bytes"], line["raw_bytes"]) for line in lines(out) if line["kind"] == "delivery"]
     share = {"largest_delta_share": round(max(delta / raw for delta, raw in sizes), 5)} if sizes else {}
-    return {**minutes, "trained_gib": round(memory.peak, 2), **counted, **share}
+    return {**minutes, "trained_gib": round(memory.peak, 2), "adapters_moved": moved, **share}
 
 
 def lines(out: Path) -> list[dict[str, object]]:
