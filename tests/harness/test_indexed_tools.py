@@ -12,9 +12,11 @@ from users_git import git
 
 from etude.environments.base import Sandbox
 from etude.environments.local import WorkspaceConfig, open_workspace
+from etude.harness.config import HarnessConfig
 from etude.harness.schema import ToolCall, check_call
 from etude.harness.tools import AGENT_TOOLS, ToolConfig, run_calls
 from etude.harness.tools.agent.indexed import Indexed, keep_on_disk
+from etude.search import index_version
 from etude.search.workspace import build, default_path, open_store
 
 BY_NAME = {tool.name: tool for tool in AGENT_TOOLS}
@@ -140,3 +142,12 @@ def test_a_store_that_is_damaged_meanwhile_is_made_anew(root: Path) -> None:
         assert len(said) == 1 and "made anew" in said[0]
 
     played(root, scenario)
+
+
+def test_what_ranks_is_part_of_what_a_harness_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two results of another ranking are not of the same harness, and a session's log says by which it was played."""
+    agent, small = HarnessConfig(toolset="agent"), HarnessConfig()
+    assert small.identity()["versions"] == {} and agent.identity()["versions"] == {"search": index_version()}
+    before = agent.identity()
+    monkeypatch.setattr("etude.search.index.RANKING_VERSION", 999)
+    assert agent.identity() != before and small.identity() == HarnessConfig().identity()
