@@ -23,7 +23,7 @@ from etude.search.postings import DEFINED, WORD, Numbers, Tags
 from etude.search.store import Facts
 from etude.search.words import words_of
 
-RANKING_VERSION = 2
+RANKING_VERSION = 3
 Find = Callable[[bytes], tuple[Numbers, Tags]]
 """Where a term stands: `Store.find`."""
 Floats = NDArray[np.float64]
@@ -32,15 +32,15 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Weights:
-    """Chosen on the development half of `benchmarks/search.py`."""
+    """Chosen on the development part of `benchmarks/search.py`."""
 
     k1: float = 1.2
     b: float = 0.75
     defined: float = 1.0
     path: float = 1.0
-    file: float = 0.2
-    tests: float = 0.7
-    prose: float = 1.0
+    file: float = 0.4
+    tests: float = 0.5
+    prose: float = 0.6
 
 
 WEIGHTS = Weights()
