@@ -191,6 +191,10 @@ def shop(made: World, ends: ExitStack) -> None:
     (made.root / "swe.jsonl").write_text(json.dumps(instance) + "\n")
 
 
+def in_shop(made: World, ends: ExitStack) -> None:
+    made.run("cd ~/src/shop")
+
+
 def tasks(made: World, ends: ExitStack) -> None:
     """A task of one's own in my-tasks and in tasks/shop."""
     made.run("etude tasks generate --rung 1 --count 1 --out my-tasks && mkdir tasks && cp -r my-tasks tasks/shop")

@@ -72,6 +72,7 @@ SCENES: Mapping[str, Scene] = {
     "explain": Scene("docs/recipes.md", (prepared.clone,)),
     "loop": Scene("docs/loop.md", (prepared.clone,), seconds=45),
     "live run": Scene("docs/faults.md", (prepared.live,), seconds=75),
+    "search": Scene("docs/search.md", (prepared.shop, prepared.in_shop)),
     "serving": Scene("docs/serving.md", (prepared.clone,)),
     "sessions": Scene("docs/sessions.md", (*AGENT, prepared.spans), smaller=SESSION),
     "tasks": Scene("docs/tasks.md", (*SHOP, prepared.endpoint), "", FEW_TASKS, 75, images),
@@ -87,6 +88,7 @@ SCENES: Mapping[str, Scene] = {
     "commands bench": Scene(
         _COMMANDS, (prepared.clone, prepared.tasks, prepared.two_runs), "^etude bench (?!behaviour)", SMALL_BENCH
     ),
+    "commands index": Scene(_COMMANDS, (prepared.shop,), "^etude index"),
     "chain": Scene(_COMMANDS, (prepared.chain,), "^etude weights (?!keygen)", SITE),
 }
 

@@ -20,7 +20,8 @@ PACKAGE = ROOT / "etude"
 LEVELS = [
     {"durable", "errors", "extras", "plain", "retired"},
     {"config"},
-    {"records", "deadlines", "explain", "search", "host", "plugins", "serving"},
+    {"records", "deadlines", "explain", "host", "plugins", "serving"},
+    {"search"},
     {"harness", "environments", "kernels"},
     {"models", "weights", "tasks"},
     {"engine", "rewards"},
@@ -282,6 +283,7 @@ OF_ETUDE = {
     "product/fleet/run_records.py": "the records of runs",
     "product/own_commands.py": "the user's own slash commands, in their configuration",
     "product/sessions/stream.py": "a session's log",
+    "search/store.py": "the user's store of indexes, in their cache",
     "product/setup/written.py": "the agent.toml that was there, which is kept",
 }
 """What reads files in the rooms that work in a user's directory, and which: none of a workspace."""

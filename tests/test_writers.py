@@ -137,6 +137,7 @@ NOT_TRIED = {
     "rewards/realset.py": "makes a file of this repository, for who works on it",
     "rollouts/claim.py": "the recipe of a run that has not begun: where it cannot be written, nothing was made yet",
     "rollouts/plan/planner.py": SCRATCH,
+    "search/store.py": "a cache, by SQLite: what it cannot keep is in memory; tests/search/test_store.py",
     "tasks/inside/databases.py": INSIDE,
     "tasks/inside/explore.py": INSIDE,
     "tasks/inside/guard.py": INSIDE,

@@ -35,7 +35,7 @@ def head_of(config: BenchConfig, tasks: Sequence[Task]) -> dict[str, Any]:
         "audit": config.audit,
         "quality": config.quality,
         "judge": None if config.judge is None else judge_identity(config.judge),
-        "harness": config.harness.model_dump(mode="json"),
+        "harness": config.harness.identity(),
         "tasks": {task.id: fingerprint(task) for task in tasks},
     }
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "images": "build, add, list and collect the images sandboxes start on",
     "tasks": "mine tasks from a repository, generate and validate them",
     "bench": "play tasks with a policy, several attempts each; compare and report runs",
+    "index": "build, look at and search the index by which the agent finds code",
     "weights": "log, inspect, verify, pin, roll back and sign a chain of versions",
     "doctor": "say what this machine can run, and how to get the rest",
     "completion": "print a script by which your shell completes what you type",

@@ -14,15 +14,13 @@ import subprocess
 from pathlib import Path
 
 from etude.errors import DeadlineExceeded, MissingDependency, SandboxError
+from etude.host.home import default_cache
 
 SOURCE = Path(__file__).parent / "guest"
 _FLAGS = ("-O2", "-static", "-std=gnu11", "-Wall", "-pthread")
 _BUILD_DEADLINE_S = 120.0
-
-
-def default_cache_dir() -> Path:
-    """Where built programs and guest kernels live: below XDG_CACHE_HOME, or ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etude"
+default_cache_dir = default_cache
+"""Where built programs and guest kernels live."""
 
 
 def guest_program(cache_dir: Path) -> Path:

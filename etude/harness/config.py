@@ -16,6 +16,7 @@ from etude.errors import ConfigError
 from etude.harness.tools import AGENT_ONLY, TOOLSETS, WITHOUT_COMMANDS, Tool, ToolConfig
 from etude.harness.tools.delay import Delay, delayed
 from etude.plugins import find, known
+from etude.search import index_version
 
 
 class SummaryConfig(Config):
@@ -86,6 +87,14 @@ class HarnessConfig(Config):
         if twice := [name for name, count in Counter(tool.name for tool in chosen).items() if count > 1]:
             raise ConfigError(f"tools: two are called {twice[0]}")
         return {tool.name: tool if self.delay is None else delayed(tool, Delay(*self.delay)) for tool in chosen}
+
+    def identity(self) -> dict[str, Any]:
+        """What decides what a model sees, beside its task: these keys, and of tools that rank, the version of how."""
+        return {**self.model_dump(mode="json"), "versions": self.versions()}
+
+    def versions(self) -> dict[str, str]:
+        """Of what stands behind the tools and is in no key."""
+        return {"search": index_version()} if "codebase_search" in self.tools else {}
 
     def _added(self) -> list[str]:
         """Tools that are not of the set."""

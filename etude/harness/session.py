@@ -221,7 +221,8 @@ class Session:
 
     def begin(self, **about: Any) -> None:
         """The first event: who this is and how it samples."""
-        self.state.commit("session", **about, toolset=self.config.toolset, tools=self.config.tools)
+        config = self.config
+        self.state.commit("session", **about, toolset=config.toolset, tools=config.tools, versions=config.versions())
 
     async def prompt(self, text: str, *, last: bool = False) -> Stop:
         """Play until the model answers without a call, or a limit; `last` seals the context after it."""

@@ -42,6 +42,7 @@ from etude.harness.secrets import Redactor, SecretGuard, known_secrets, without_
 from etude.harness.session import Session
 from etude.harness.state import Stop
 from etude.harness.store import SessionStore
+from etude.harness.tools.agent.indexed import keep_on_disk
 from etude.product.config import AgentConfig, config_file
 from etude.product.hooks import Hooks
 from etude.product.images import Images
@@ -181,8 +182,7 @@ async def open_agent(
         stack.push_async_callback(endpoint.close)
         permissions = load_permissions(project)
         view = confined(config.workspace, permissions, directory)
-        sandbox = await open_workspace(directory, view)
-        stack.push_async_callback(sandbox.destroy)
+        sandbox = await _opened(directory, view, stack)
         gate = Gate(_judge(permissions, directory, view, allow, sandbox), ask, partial(remember, project))
         mcp = _said(await stack.enter_async_context(McpTools(config.mcp, directory)))
         harness = config.summarised
@@ -208,6 +208,13 @@ async def open_agent(
         agent.use_model(config.endpoint.model)
         stack.push_async_callback(_left, hooks, session)
         yield agent
+
+
+async def _opened(directory: Path, view: WorkspaceConfig, stack: contextlib.AsyncExitStack) -> Sandbox:
+    sandbox = await open_workspace(directory, view)
+    stack.push_async_callback(sandbox.destroy)
+    keep_on_disk(sandbox, directory, _log.warning)
+    return sandbox
 
 
 def _check_place(store: SessionStore, session_id: str | None, directory: Path) -> None:

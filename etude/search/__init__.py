@@ -1,12 +1,14 @@
-"""Search in a body of code by meaning, or as near to it as the index at hand comes.
+"""Search in a body of code: pieces by what a question says, and files that a pattern may match.
 
-`base` owns what an index is and what it answers with; `lexical` one that ranks by words, without a model. An index
-holds texts that it is given: it knows no disk, no sandbox and no agent. Imports no torch.
+`words`, `syntax`, `pieces` and `content` own what is known of one content; `store` and `postings` where that is kept;
+`ranking` which pieces answer a question, `patterns` what a line must hold; `index` puts them together for one
+workspace, and `workspace` for a directory of this machine. Imports no torch.
 """
 
 from __future__ import annotations
 
-from etude.search.base import CodeIndex, Hit
-from etude.search.lexical import LexicalIndex
+from etude.search.base import Hit
+from etude.search.index import Index, index_version, stamp_of
+from etude.search.store import Store
 
-__all__ = ["CodeIndex", "Hit", "LexicalIndex"]
+__all__ = ["Hit", "Index", "Store", "index_version", "stamp_of"]

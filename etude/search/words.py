@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 _NAME = re.compile(r"[^\W\d]\w*|\d+")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+_MOST_KEPT = 1 << 16
 _COMMON = frozenset(
     _NAME.findall(
         "a an and are as at be by can do does for from how if in into is it its of on or that the this to was we what "
@@ -21,12 +23,21 @@ _COMMON = frozenset(
 
 def words_of(text: str) -> Iterator[str]:
     """Words in order, small and without their endings."""
-    for found in _NAME.finditer(text):
-        name = found.group()
-        parts = [part.lower() for part in _PART.findall(name)]
-        if len(parts) > 1:
-            yield name.lower()
-        yield from (stem(part) for part in parts if part not in _COMMON)
+    for name in names_of(text):
+        yield from words_of_name(name)
+
+
+def names_of(text: str) -> list[str]:
+    """As they are written."""
+    return _NAME.findall(text)
+
+
+@lru_cache(_MOST_KEPT)  # the same names come again and again in a body of code
+def words_of_name(name: str) -> tuple[str, ...]:
+    """The name, where it has several parts, and its parts."""
+    parts = [part.lower() for part in _PART.findall(name)]
+    whole = (name.lower(),) if len(parts) > 1 else ()
+    return (*whole, *(stem(part) for part in parts if part not in _COMMON))
 
 
 def stem(word: str) -> str:

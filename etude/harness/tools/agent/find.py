@@ -2,10 +2,12 @@
 
 Owns what is asked of ripgrep, or where there is none of GNU grep with Perl's expressions, which reads the same
 patterns; and the answer, which is the same from both: the same files are searched, and the matches sorted by path.
+Where an index is warm, files that cannot match are left out.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,19 +15,22 @@ from typing import Any
 
 from etude.environments.base import Sandbox
 from etude.harness.schema import Parameter
+from etude.harness.tools.agent.indexed import index_of, stamps_of
 from etude.harness.tools.agent.listing import files, listing
 from etude.harness.tools.base import Tool, ToolConfig, ToolError, cut_lines, overdue
+from etude.search.patterns import selective
 
 _MAX_OUTPUT_BYTES = 400_000
 _MAX_LINE_CHARS = 240
+_MOST_NAMES_BYTES = 100_000
+"""Of files on a command line, of which Linux takes 128 KiB in one word."""
 _MATCH = re.compile(r"(?P<path>[^\0]+)\0(?P<line>\d+)(?P<sign>[:-])(?P<text>.*)")
 
 
 async def _grep(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
     path = arguments.get("path") or "."
-    done = await sandbox.exec(
-        _command(path, arguments), timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES
-    )
+    command = await _narrowed(sandbox, config, path, arguments) or _command(path, arguments)
+    done = await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES)
     if done.timed_out:
         overdue()
         raise ToolError(f"no answer in {config.command_timeout_s:g} s; search in a smaller path")
@@ -44,14 +49,43 @@ async def _grep(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, An
 
 
 def _command(path: str, arguments: Mapping[str, Any]) -> str:
+    return f"{listing(path, arguments.get('glob'))} | {_matching(arguments)}"
+
+
+def _matching(arguments: Mapping[str, Any]) -> str:
+    """Shell that searches the files it is told of."""
     options = " -i" if arguments.get("ignore_case") else ""
     if context := max(min(arguments.get("context", 0), 20), 0):
         options += f" -C {context}"
     ask = f"{options} -e {shlex.quote(arguments['pattern'])} --"
     rg = f"rg --no-config -nH0 --no-heading --no-messages --color=never{ask}"
     grep = f"grep -nIHsP --null --directories=skip --color=never{ask}"
-    listed = listing(path, arguments.get("glob"))
-    return f"{listed} | if command -v rg >/dev/null; then xargs -0r {rg}; else LC_ALL=C.UTF-8 xargs -0r {grep}; fi"
+    return f"if command -v rg >/dev/null; then xargs -0r {rg}; else LC_ALL=C.UTF-8 xargs -0r {grep}; fi"
+
+
+async def _narrowed(sandbox: Sandbox, config: ToolConfig, path: str, arguments: Mapping[str, Any]) -> str | None:
+    """The same for those files alone that an index says may match; None where there is no warm one, or they are most.
+    The searcher is the same and sees the same files in the same order, but for those in which it would find nothing."""
+    indexed = index_of(sandbox)
+    if not indexed.on_disk or not selective(arguments["pattern"], bool(arguments.get("ignore_case"))):
+        return None
+    stamps = await stamps_of(sandbox, config, path, arguments.get("glob"))
+    found = await indexed.narrowed(arguments["pattern"], bool(arguments.get("ignore_case")), stamps)
+    listed = len(stamps.files) + len(stamps.others)
+    searched = [*(found or ()), os.devnull]  # an expression may be wrong where no file could match it
+    names = " ".join(map(shlex.quote, searched))
+    if found is None or not listed or 2 * len(found) > listed or not _fits(names):
+        indexed.counts["whole"] += 1
+        return None
+    indexed.counts["narrowed"] += 1
+    return f"printf '%s\\0' {names} | {_matching(arguments)}"
+
+
+def _fits(names: str) -> bool:
+    try:
+        return len(names.encode()) <= _MOST_NAMES_BYTES
+    except UnicodeEncodeError:  # a name that is no text
+        return False
 
 
 def _rows(found: Sequence[re.Match[str]], context: bool) -> list[str]:

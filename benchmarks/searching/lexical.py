@@ -1,8 +1,4 @@
-"""Ranks stretches of code by the words they share with a question: BM25, with a liking for definitions.
-
-Owns `LexicalIndex`. It needs no model and no build step, takes a changed file in a millisecond, and is what stands
-behind `codebase_search` where nothing better is configured.
-"""
+"""What `codebase_search` ranked by until the store came: BM25 over stretches of lines. The baseline of search.py."""
 
 from __future__ import annotations
 
@@ -34,8 +30,6 @@ class _Piece:
 
 
 class LexicalIndex:
-    """See base.CodeIndex."""
-
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {}
         self._pieces: dict[int, _Piece] = {}
@@ -93,8 +87,7 @@ class LexicalIndex:
         return times * (_K1 + 1) / (times + _K1 * (1 - _B + _B * piece.length / mean))
 
     def _hit(self, piece: _Piece, score: float) -> Hit:
-        text = "\n".join(self._lines[piece.path][piece.first : piece.end])
-        return Hit(piece.path, piece.first + 1, piece.end, text, score)
+        return Hit(piece.path, piece.first + 1, piece.end, score)
 
 
 def _weighed(lines: list[str]) -> Counter[str]:

@@ -1,0 +1,124 @@
+"""Questions with known answers, from histories that are pinned: what search.py asks.
+
+`locate`: a commit's message, the tree before it, and the files and functions that it changed. From the tasks in
+`benchmarks/mined`, whose bundles hold both trees. `doc`: a docstring, and the function it was taken from, in a tree
+without docstrings.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import random
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MINED = Path(__file__).parents[1] / "mined"
+PARTS = {
+    "development": ("boltons", "toolz"),
+    "sealed": ("cachetools", "more-itertools", "sqlparse"),
+}
+"""By repository. Nothing is chosen on the sealed ones: they are asked at the end, once."""
+_DOCS = 120
+_LEAST_WORDS = 5
+Span = tuple[str, int, int]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A tree, what is asked of it, and the answer: files, and spans of lines from 1 in them."""
+
+    repository: str
+    tree: dict[str, bytes]
+    text: str
+    files: frozenset[str]
+    functions: tuple[Span, ...]
+
+
+def unpacked(repository: str, at: Path) -> Path:
+    """The tasks of a bundle, as directories."""
+    target = at / repository
+    words = ["git", "-c", "advice.detachedHead=false", "clone", "-q", str(MINED / f"{repository}.bundle"), str(target)]
+    subprocess.run(words, check=True, timeout=300)
+    return target
+
+
+def locate(repository: str, tasks: Path) -> Iterator[Question]:
+    """One for each task: what stands in its solution and stood otherwise before. Files that are new are no answer."""
+    for task in sorted(path.parent for path in tasks.glob("*/instruction.md")):
+        tree = files_below(task / "environment" / "workspace")
+        after = files_below(task / "solution" / "files")
+        changed = {path for path, data in after.items() if path in tree and tree[path] != data}
+        message = (task / "instruction.md").read_text().split("\n\nTests run with ")[0].strip()
+        if changed and message:
+            spans = tuple(span for path in sorted(changed) for span in _changed(path, tree[path], after[path]))
+            yield Question(repository, tree, message, frozenset(changed), spans)
+
+
+def doc(repository: str, tasks: Path) -> Iterator[Question]:
+    """Of the newest tree that a task has."""
+    newest = max(tasks.glob("*/task.toml"), key=lambda path: _committed(path.read_text()))
+    tree = files_below(newest.parent / "environment" / "workspace")
+    asked: list[tuple[str, Span]] = []
+    for path, data in sorted(tree.items()):
+        if path.endswith(".py") and (bare := _without_docs(path, data)) is not None:
+            tree[path], found = bare
+            asked += found
+    for text, span in random.Random(repository).sample(asked, min(_DOCS, len(asked))):
+        yield Question(repository, tree, text, frozenset({span[0]}), (span,))
+
+
+def files_below(root: Path) -> dict[str, bytes]:
+    """All plain files, by their paths."""
+    paths = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(paths)}
+
+
+def _committed(task: str) -> str:
+    return next(line for line in task.splitlines() if line.startswith("committed = "))
+
+
+def _functions(data: bytes) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    try:
+        tree = ast.parse(data)
+    except (SyntaxError, ValueError):
+        return []
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def _changed(path: str, before: bytes, after: bytes) -> Iterator[Span]:
+    """The functions of a file, innermost, of which a line was changed, removed, or set aside another."""
+    old, new = (data.decode("utf-8", "replace").splitlines() for data in (before, after))
+    touched: set[int] = set()
+    for kind, first, end, _, _ in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind != "equal":
+            touched.update(range(first + 1, max(end, first + 1) + 1) if kind != "insert" else (first, first + 1))
+    functions = sorted(_functions(before), key=lambda node: node.lineno, reverse=True)
+    for node in functions:
+        own = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        if touched.intersection(own):
+            touched.difference_update(own)
+            yield path, own[0], own[-1]
+
+
+def _without_docs(path: str, data: bytes) -> tuple[bytes, list[tuple[str, Span]]] | None:
+    """The file with its functions' docstrings blank, line for line, and what they said."""
+    lines = data.splitlines()
+    found: list[tuple[str, Span]] = []
+    for node in _functions(data):
+        text = ast.get_docstring(node)
+        if text is None or len(node.body) < 2 or _of_tests(path):
+            continue
+        doc = node.body[0]
+        for number in range(doc.lineno - 1, doc.end_lineno or doc.lineno):
+            lines[number] = b""
+        first = " ".join(text.split("\n\n")[0].split())
+        if len(first.split()) >= _LEAST_WORDS:
+            found.append((first, (path, node.lineno, node.end_lineno or node.lineno)))
+    return (b"\n".join(lines) + b"\n", found) if found else None
+
+
+def _of_tests(path: str) -> bool:
+    return "test" in path

@@ -1,0 +1,87 @@
+"""`etude index build|status|search|gc`: the index by which the agent searches a directory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from etude.plain import say
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    build = actions.add_parser("build", help="take in what has changed in a directory")
+    status = actions.add_parser("status", help="how far the index is behind the files, and what the store holds")
+    search = actions.add_parser("search", help="ask a question, as the agent does")
+    search.add_argument("question", help="what you look for, in words")
+    search.add_argument("--limit", type=int, default=8, metavar="N", help="so many pieces at most (default: 8)")
+    for action in (build, status, search):
+        action.add_argument("--dir", type=Path, default=Path(), help="the directory (default: this one)")
+    collect = actions.add_parser("gc", help="forget directories that are gone, and make the store smaller")
+    collect.add_argument("--most-mb", type=int, metavar="MB", default=2048, help="what may stay (default: 2048)")
+    for action in (build, status, search, collect):
+        action.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    from etude.search.workspace import open_store
+
+    store = open_store(_warn)
+    try:
+        report, text = _ACTIONS[options.action](store, options)
+    finally:
+        store.close()
+    say(json.dumps(report) if options.json else text)
+    return 0
+
+
+def _build(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
+    from etude.search.told import tell_built
+    from etude.search.workspace import build
+
+    built = build(options.dir, store, _warn, _ignore if options.json else _progress)
+    return asdict(built), tell_built(built)
+
+
+def _status(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
+    from etude.search.told import tell_status
+    from etude.search.workspace import status
+
+    found = status(options.dir, store, _warn)
+    return asdict(found), tell_status(found)
+
+
+def _search(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
+    from etude.search.told import tell_found
+    from etude.search.workspace import search
+
+    found = search(options.dir, store, options.question, options.limit, _warn)
+    return {"hits": [asdict(each) for each in found]}, tell_found(found)
+
+
+def _gc(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
+    from etude.search.told import tell_collected
+    from etude.search.workspace import collect
+
+    before, after = collect(store, options.most_mb)
+    return {"before": asdict(before), "after": asdict(after)}, tell_collected(before, after)
+
+
+def _ignore(*_: int) -> None:
+    """Who reads JSON wants no lines beside it."""
+
+
+def _progress(done: int, of: int) -> None:
+    if done % 1000 == 0:
+        say(f"{done} of {of} files are read", sys.stderr)
+
+
+def _warn(text: str) -> None:
+    say(text, sys.stderr)
+
+
+_ACTIONS = {"build": _build, "status": _status, "search": _search, "gc": _gc}

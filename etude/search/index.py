@@ -1,0 +1,206 @@
+"""The index of one workspace: kept up with its files, asked for pieces, and for files that a pattern may match.
+
+Owns `Index`. Whoever has the files tells it their stamps; it says which it must be given, and takes those in, a batch a
+transaction. It knows no disk, no sandbox and no agent, and its answers depend on the files alone: an index in memory
+and one whose contents were there before say the same. A store that is damaged is begun anew, and one sentence says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeVar
+
+from etude.search.base import Hit
+from etude.search.content import MAX_BYTES, WORDS_VERSION, Content, key_of, read
+from etude.search.patterns import All, Any, Literal, Need, required
+from etude.search.postings import GRAM
+from etude.search.ranking import RANKING_VERSION, WEIGHTS, Corpus, Weights
+from etude.search.store import Damaged, Facts, Known, Store
+from etude.search.syntax import cutter
+
+MOST_BYTES = 2 << 30
+"""A store that is larger makes room."""
+_BATCH_FILES, _BATCH_BYTES = 1000, 16_000_000
+_MOST_GRAMS = 12
+_SETTLED_S = 2.0
+_Answer = TypeVar("_Answer")
+
+
+def index_version() -> str:
+    """What decides the answers of a search beside the files: sessions and results name it."""
+    return f"words-{WORDS_VERSION} ranking-{RANKING_VERSION} {cutter() or 'lines'}"
+
+
+def stamp_of(size: int, changed: str, status_changed: str, inode: int, age_s: float) -> str:
+    """By what a file is known not to have changed: its size, both of its times as the file system tells them, and its
+    number. Empty, which is never known, where it was changed so lately that it could be again at the same time."""
+    return "" if age_s < _SETTLED_S else f"{size} {changed} {status_changed} {inode}"
+
+
+class Index:
+    """Of the workspace at `place`; `said` is told what there is to say."""
+
+    def __init__(self, store: Store, place: str, said: Callable[[str], None] = lambda _: None) -> None:
+        self.store, self.place, self._said = store, place, said
+        self._tree: dict[str, Known] = {}
+        self._facts: dict[int, Facts] = {}
+        self._corpus: Corpus | None = None
+        self._forgotten: int | None = None
+        self.taken = 0
+        """How many contents this object has taken in: those that were not known."""
+        self.renewed = 0
+        """How often the store had to be begun anew: then the files are to be given again, and the question asked."""
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def stale(self, stamps: Mapping[str, str]) -> list[str]:
+        """Those files whose content is not known for sure."""
+        self._mended(self._load)
+        return [path for path, stamp in stamps.items() if not self._is(path, stamp)]
+
+    def update(self, stamps: Mapping[str, str], files: Iterable[tuple[str, bytes | None]], commit: str = "") -> None:
+        """Make it the index of the files with these stamps. `files` are the stale ones with their bytes, None for what
+        cannot be read, each after its stamp was taken."""
+        try:
+            self._load()
+            self._update(stamps, files, commit)
+        except Damaged as error:
+            self._renew(error)
+
+    def _update(self, stamps: Mapping[str, str], files: Iterable[tuple[str, bytes | None]], commit: str) -> None:
+        gone = [path for path in self._tree if path not in stamps]
+        waiting: dict[str, bytes] = {}
+        size = 0
+        for path, data in files:
+            if data is None or len(data) > MAX_BYTES:
+                gone += [path] if path in self._tree else []
+                continue
+            waiting[path] = data
+            size += len(data)
+            if len(waiting) >= _BATCH_FILES or size > _BATCH_BYTES:
+                self._take(stamps, waiting, gone, commit)
+                waiting, gone, size = {}, [], 0
+        if waiting or gone or commit:
+            self._take(stamps, waiting, gone, commit)
+        if self.store.path is not None and self.store.size() > MOST_BYTES:
+            self.store.collect(MOST_BYTES * 3 // 4, self.place)
+
+    def paths(self) -> Collection[str]:
+        """The files that are indexed."""
+        self._mended(self._load)
+        return self._tree.keys()
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def search(self, question: str, limit: int, under: str = "", weights: Weights = WEIGHTS) -> list[Hit]:
+        """The pieces a question is about, best first, of all files or of those below a directory."""
+
+        def search() -> list[Hit]:
+            self._load()
+            return self._made_corpus().rank(question, self.store.find, limit, under, weights)
+
+        return self._mended(search)
+
+    def may_match(self, pattern: str, ignore_case: bool, stamps: Mapping[str, str]) -> list[str] | None:
+        """Of the files with these stamps all that a pattern may match a line of: those that hold what it needs, and
+        those whose content is not known for sure or that a searcher may read otherwise. None where any may."""
+        need = required(pattern, ignore_case)
+
+        def having() -> set[int] | None:
+            self._load()
+            return self._having(need)
+
+        if not self.store.grams or (found := self._mended(having)) is None:
+            return None
+        facts = self._mended(self._all_facts)
+
+        def ruled_out(path: str, stamp: str) -> bool:
+            if not self._is(path, stamp) or (number := self._tree[path].content) in found or number not in facts:
+                return False
+            return not facts[number].odd and not (ignore_case and not facts[number].plain)
+
+        return [path for path, stamp in stamps.items() if not ruled_out(path, stamp)]
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _is(self, path: str, stamp: str) -> bool:
+        """Whether a file's content is known for sure."""
+        known = self._tree.get(path)
+        return known is not None and bool(stamp) and known.stamp == stamp
+
+    def _take(self, stamps: Mapping[str, str], waiting: Mapping[str, bytes], gone: list[str], commit: str) -> None:
+        keys = {path: key_of(path, data) for path, data in waiting.items()}
+        known = self.store.known(list(set(keys.values())))
+        batch: dict[bytes, Content] = {}
+        for path, key in keys.items():
+            if key not in known and key not in batch:
+                batch[key] = read(path, waiting[path], grams=self.store.grams)
+        files = {path: (stamps[path], key) for path, key in keys.items()}
+        self._tree.update(self.store.take(self.place, batch, files, gone, commit))
+        for path in gone:
+            self._tree.pop(path, None)
+        self.taken += len(batch)
+        self._corpus = None
+
+    def _load(self) -> None:
+        """The tree as the store has it, where this object does not know better."""
+        forgotten = self.store.forgotten()
+        if forgotten != self._forgotten:
+            self._forgotten, self._corpus, self._facts = forgotten, None, {}
+            self._tree = self.store.tree(self.place)
+            there = self._all_facts()
+            self._tree = {path: known for path, known in self._tree.items() if known.content in there}
+
+    def _all_facts(self) -> dict[int, Facts]:
+        if lacking := {known.content for known in self._tree.values()} - self._facts.keys():
+            self._facts.update(self.store.facts(sorted(lacking)))
+        return self._facts
+
+    def _made_corpus(self) -> Corpus:
+        if self._corpus is None:
+            facts = self._all_facts()
+            there = {path: known.content for path, known in self._tree.items() if known.content in facts}
+            self._corpus = Corpus(there, facts)
+        return self._corpus
+
+    def _having(self, need: Need) -> set[int] | None:
+        """The contents that have what is needed; None where any may."""
+        match need:
+            case Literal():
+                return self._holding(need.data)
+            case All():
+                found = [each for each in map(self._having, need.parts) if each is not None]
+                return set.intersection(*found) if found else None
+            case Any():
+                either = list(map(self._having, need.parts))
+                return None if any(each is None for each in either) else set().union(*(each or () for each in either))
+
+    def _holding(self, literal: bytes) -> set[int] | None:
+        grams = list(dict.fromkeys(literal[at : at + 3] for at in range(len(literal) - 2)))
+        if not grams:
+            return None
+        sizes = self.store.sizes([GRAM + gram[:2] for gram in grams])
+        if len(sizes) < len({gram[:2] for gram in grams}):
+            return set()
+        grams.sort(key=lambda gram: sizes[GRAM + gram[:2]])
+        found: set[int] | None = None
+        for gram in grams[:_MOST_GRAMS]:
+            numbers, tags = self.store.find(GRAM + gram[:2])
+            having = set(numbers[tags == gram[2]].tolist())
+            found = having if found is None else found & having
+            if not found:
+                break
+        return found
+
+    def _mended(self, do: Callable[[], _Answer]) -> _Answer:
+        try:
+            return do()
+        except Damaged as error:
+            self._renew(error)
+            return do()
+
+    def _renew(self, error: Damaged) -> None:
+        self.store.renew()
+        self.renewed += 1
+        self._forgotten, self._tree, self._facts, self._corpus = None, {}, {}, None
+        self._said(f"{self.store.path}: the index was damaged ({error}) and is made anew")

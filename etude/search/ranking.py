@@ -1,0 +1,163 @@
+"""Which pieces of a body of code a question is about.
+
+Owns `Corpus`: the files of one workspace as arrays, and `rank`, which scores their pieces. A piece is scored by the
+words it shares with the question (BM25), more for those it defines; its file by the words of its path and by what its
+other pieces score; and what is a test, an example or prose counts for less unless it is asked for. How rare a word is
+counts within the workspace alone, so the same files give the same answer, whatever else a store holds.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.search.base import Hit
+from etude.search.postings import DEFINED, WORD, Numbers, Tags
+from etude.search.store import Facts
+from etude.search.words import words_of
+
+RANKING_VERSION = 3
+Find = Callable[[bytes], tuple[Numbers, Tags]]
+"""Where a term stands: `Store.find`."""
+Floats = NDArray[np.float64]
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Chosen on the development part of `benchmarks/search.py`."""
+
+    k1: float = 1.2
+    b: float = 0.75
+    defined: float = 1.0
+    path: float = 1.0
+    file: float = 0.4
+    tests: float = 0.5
+    prose: float = 0.6
+
+
+WEIGHTS = Weights()
+_TESTS = ("test", "spec", "mock", "fixture", "conftest")
+_PROSE = re.compile(
+    r"(\.(md|rst|txt|adoc|html?|po|json|ya?ml|toml|cfg|ini)|(^|/)(change|news|history|authors)[^/]*)$", re.I
+)
+_OF_PROSE = frozenset(
+    word for name in ["docs", "documentation", "changelog", "readme", "config"] for word in words_of(name)
+)
+_APART = re.compile(r"[/._-]")
+
+
+class Corpus:
+    """The files of a workspace. Made anew where any of them has changed; remembers nothing of a question."""
+
+    def __init__(self, contents: Mapping[str, int], facts: Mapping[int, Facts]) -> None:
+        self.paths = sorted(contents)
+        of_file = [facts[contents[path]] for path in self.paths]
+        counts = np.array([len(each.pieces) for each in of_file], np.int64)
+        self._starts = np.concatenate([[0], np.cumsum(counts)])
+        rows = np.concatenate([each.pieces for each in of_file]) if of_file else np.empty((0, 3), np.uint32)
+        self.first, self.end, self.length = rows.T.astype(np.int64)
+        self.file = np.repeat(np.arange(len(self.paths)), counts)
+        self._mean = max(float(self.length.mean()), 1.0) if len(rows) else 1.0
+        self._files_by_first(np.array([each.first for each in of_file], np.int64), counts)
+        self._of_path: dict[str, list[int]] | None = None
+        self._tests = np.array([_of_tests(path) for path in self.paths], bool)
+        self._prose = np.array([_PROSE.search(path) is not None for path in self.paths], bool)
+
+    def rank(self, question: str, find: Find, limit: int, under: str = "", weights: Weights = WEIGHTS) -> list[Hit]:
+        """The best pieces, best first, of all files or of those below a directory."""
+        asked = Counter(words_of(question))
+        scores = np.zeros(len(self.file))
+        for word, times in asked.items():
+            scores += times * self._of_words(word, find, weights)
+        if not scores.any():
+            return []
+        scores = self._by_file(scores, self._of_paths(asked), weights)
+        files = np.ones(len(self.paths))
+        if not any(word.startswith(_TESTS) for word in asked):
+            files[self._tests] *= weights.tests
+        if not asked.keys() & _OF_PROSE:
+            files[self._prose] *= weights.prose
+        if under:
+            files *= [f"{path}/".startswith(f"{under.rstrip('/')}/") for path in self.paths]
+        scores *= files[self.file]
+        order = np.lexsort((self.first, self.file, -np.round(scores, 9)))[:limit]  # files are in the order of paths
+        return [
+            Hit(self.paths[self.file[at]], int(self.first[at]) + 1, int(self.end[at]), float(scores[at]))
+            for at in order
+            if scores[at] > 0
+        ]
+
+    def _files_by_first(self, firsts: Places, counts: Places) -> None:
+        """Contents in the order of their pieces' numbers, and the files of each: several may have one content."""
+        having = np.flatnonzero(counts)
+        order = having[np.argsort(firsts[having], kind="stable")]
+        self._firsts, at = np.unique(firsts[order], return_index=True)
+        self._ends = self._firsts + counts[order][at]
+        self._files, self._at = order, np.append(at, len(order))
+
+    def _expanded(self, numbers: Numbers, tags: Tags) -> tuple[Places, Floats]:
+        """Pieces of this corpus by their numbers in the store; those of other workspaces fall out."""
+        if not len(self._firsts) or not len(numbers):
+            return np.empty(0, np.int64), np.empty(0)
+        content = np.searchsorted(self._firsts, numbers, "right") - 1
+        ours = (content >= 0) & (numbers < self._ends[content])
+        content, inside, times = content[ours], numbers[ours] - self._firsts[content[ours]], tags[ours]
+        files = self._at[content + 1] - self._at[content]
+        which = np.repeat(np.arange(len(content)), files)
+        nth = np.arange(len(which)) - np.repeat(np.cumsum(files) - files, files)
+        file = self._files[self._at[content[which]] + nth]
+        return self._starts[file] + inside[which], times[which].astype(np.float64)
+
+    def _of_words(self, word: str, find: Find, weights: Weights) -> Floats:
+        found = np.zeros(len(self.file))
+        term = word.encode("utf-8", "replace")
+        places, times = self._expanded(*find(WORD + term))
+        rarity = _rarity(len(self.file), len(places))
+        around = weights.k1 * (1 - weights.b + weights.b * self.length[places] / self._mean)
+        found[places] = rarity * times * (weights.k1 + 1) / (times + around)
+        if weights.defined:
+            places, _ = self._expanded(*find(DEFINED + term))
+            found[places] += weights.defined * rarity
+        return found
+
+    def _of_paths(self, asked: Mapping[str, int]) -> Floats:
+        """What each file's path shares with the question."""
+        if self._of_path is None:
+            self._of_path = defaultdict(list)
+            for number, path in enumerate(self.paths):
+                for word in {word for part in path.split("/") for word in _words_of_part(part)}:
+                    self._of_path[word].append(number)
+        found = np.zeros(len(self.paths))
+        for word, times in asked.items():
+            if files := self._of_path.get(word):
+                found[files] += times * _rarity(len(self.paths), len(files))
+        return found
+
+    def _by_file(self, scores: Floats, paths: Floats, weights: Weights) -> Floats:
+        """A piece's own score, its path's, and some of what its file's pieces have together. What has no word of the
+        question in its text is not an answer."""
+        together = np.zeros(len(self.paths))
+        np.maximum.at(together, self.file, scores)
+        summed = np.sqrt(np.bincount(self.file, scores**2, len(self.paths)))
+        return np.where(scores > 0, scores + weights.path * paths[self.file] + weights.file * summed[self.file], 0.0)
+
+
+def _rarity(all_of_them: int, having: int) -> float:
+    return math.log(1 + (all_of_them - having + 0.5) / (having + 0.5))
+
+
+@lru_cache(1 << 16)
+def _words_of_part(part: str) -> tuple[str, ...]:
+    return tuple(words_of(part))
+
+
+def _of_tests(path: str) -> bool:
+    return any(part.startswith(_TESTS) for part in _APART.split(path.lower()))

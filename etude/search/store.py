@@ -1,0 +1,338 @@
+"""One SQLite file a user, in which every file's content is taken in once.
+
+Owns `Store`: contents by their key, with their pieces, words and grams (`postings`), and for each workspace which path
+has which content, and the stamp by which that is known. Worktrees, forks and restarts find their contents there; a
+branch that comes back does too. The file is a cache. One process writes at a time and every batch is a transaction of
+a write-ahead log, so who is killed leaves it as it was before or after; what is damaged is told by `Damaged`, and
+`renew` begins anew. It holds words and line numbers of a user's files, no lines, and nobody else can read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import ConfigError
+from etude.host.home import default_cache
+from etude.search.content import Content
+from etude.search.postings import DEFINED, GRAM, SCHEMA, WORD, Keep, Numbers, Postings, Tags, rows_of, rows_of_grams
+
+_SCHEMA_VERSION = 1
+_TABLES = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS contents (
+    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, flags INTEGER NOT NULL, first INTEGER NOT NULL,
+    count INTEGER NOT NULL, pieces BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS workspaces (
+    id INTEGER PRIMARY KEY, place BLOB NOT NULL UNIQUE, commit_id TEXT NOT NULL, used REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS trees (
+    workspace INTEGER NOT NULL, path BLOB NOT NULL, stamp TEXT NOT NULL, content INTEGER NOT NULL,
+    PRIMARY KEY (workspace, path)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS counters (next_content INTEGER NOT NULL, next_piece INTEGER NOT NULL, forgotten INTEGER);
+INSERT INTO counters SELECT 1, 1, 0 WHERE NOT EXISTS (SELECT * FROM counters);
+{SCHEMA}
+PRAGMA user_version = {_SCHEMA_VERSION};
+COMMIT;
+"""
+_PLAIN, _ODD = 1, 2
+_PATIENCE_S = 60.0
+_MOST_AT_ONCE = 500
+_ELSEWHERE = "XDG_CACHE_HOME names another place"
+
+
+class Damaged(Exception):
+    """The file is not what was written: it is to be made anew."""
+
+
+class Known(NamedTuple):
+    """A path's content, and the stamp that the file had when it was read."""
+
+    stamp: str
+    content: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of a content: whether it is ASCII alone and whether it is odd (`content.Content`), the number of its first piece,
+    and a row for each: first line, end, and how many words."""
+
+    plain: bool
+    odd: bool
+    first: int
+    pieces: NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class StoreStatus:
+    """What lies in a store."""
+
+    path: str
+    bytes: int
+    contents: int
+    pieces: int
+    workspaces: int
+
+
+def default_path() -> Path:
+    """Where it lies when nobody says otherwise."""
+    return default_cache() / "search" / f"index-{_SCHEMA_VERSION}.sqlite"
+
+
+class Store:
+    """See the module. `path` None: in memory, for as long as this object lives, and without grams."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.grams = path is not None
+        self._db = self._opened()
+        self._postings = Postings(self._db)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def renew(self) -> None:
+        """Begin anew with nothing; other processes go on with the old file until they open it again."""
+        self._db.close()
+        if self.path is not None:
+            for ending in ("", "-wal", "-shm"):
+                Path(f"{self.path}{ending}").unlink(missing_ok=True)
+        self._db = self._opened()
+        self._postings = Postings(self._db)
+
+    # --- contents -----------------------------------------------------------------------------------------------------
+
+    def known(self, keys: Sequence[bytes]) -> set[bytes]:
+        """Those that need not be taken in."""
+        with self._told():
+            return {key for (key,) in self._in("SELECT key FROM contents WHERE key IN ({})", keys)}
+
+    def take(
+        self, place: str, batch: Mapping[bytes, Content], files: Mapping[str, tuple[str, bytes]],
+        gone: Sequence[str] = (), commit: str = "",
+    ) -> dict[str, Known]:  # fmt: skip
+        """In one transaction: contents, those files of a workspace that have changed, each with its stamp and the key
+        of its content, and those that are gone. A `commit` that is not said stays as it was. What the files are now."""
+        with self._writing():
+            ids = dict(self._in("SELECT key, id FROM contents WHERE key IN ({})", [key for _, key in files.values()]))
+            ids.update(self._insert({key: content for key, content in batch.items() if key not in ids}))
+            known = {path: Known(stamp, ids[key]) for path, (stamp, key) in files.items() if key in ids}
+            number = self._workspace(place, commit)
+            rows = [(number, _encoded(path)) for path in {*gone, *(files.keys() - known.keys())}]
+            self._db.executemany("DELETE FROM trees WHERE workspace = ? AND path = ?", rows)
+            tree = [(number, _encoded(path), *each) for path, each in known.items()]
+            self._db.executemany("INSERT OR REPLACE INTO trees VALUES (?, ?, ?, ?)", tree)
+            return known
+
+    def find(self, term: bytes) -> tuple[Numbers, Tags]:
+        """Where a term stands (`postings`), in whatever workspace."""
+        with self._told():
+            return self._postings.find(term)
+
+    def sizes(self, terms: Sequence[bytes]) -> dict[bytes, int]:
+        """How much there is to read of each, of those that there are."""
+        with self._told():
+            return self._postings.sizes(terms)
+
+    def facts(self, ids: Sequence[int]) -> dict[int, Facts]:
+        """Of these contents."""
+        with self._told():
+            rows = self._in("SELECT id, flags, first, pieces FROM contents WHERE id IN ({})", ids)
+            return {
+                number: Facts(bool(flags & _PLAIN), bool(flags & _ODD), first, _table(pieces))
+                for number, flags, first, pieces in rows
+            }
+
+    def _insert(self, new: Mapping[bytes, Content]) -> dict[bytes, int]:
+        [(number, piece, _)] = self._db.execute("SELECT * FROM counters")
+        words: dict[str, tuple[list[int], list[int]]] = {}
+        defined: dict[str, tuple[list[int], list[int]]] = {}
+        rows, grams, numbers = [], [], {}
+        for key, content in new.items():
+            table = [(each.first, each.end, each.words.total()) for each in content.pieces]
+            packed = zlib.compress(np.array(table, "<u4").tobytes(), 1)
+            flags = _PLAIN * content.plain | _ODD * content.odd
+            rows.append((number, key, flags, piece, len(table), packed))
+            grams.append((number, content.grams))
+            numbers[key] = number
+            for each in content.pieces:
+                for found, counted in ((words, each.words), (defined, each.defined)):
+                    for word, times in counted.items():
+                        pieces, tags = found.setdefault(word, ([], []))
+                        pieces.append(piece)
+                        tags.append(times)
+                piece += 1
+            number += 1
+        if rows:
+            self._db.execute("UPDATE counters SET next_content = ?, next_piece = ?", (number, piece))
+            self._db.executemany("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?)", rows)
+            terms = [*rows_of(WORD, words), *rows_of(DEFINED, defined), *rows_of_grams(grams if self.grams else [])]
+            self._postings.add(len(rows), terms)
+        return numbers
+
+    # --- workspaces ---------------------------------------------------------------------------------------------------
+
+    def tree(self, place: str) -> dict[str, Known]:
+        """The paths of a workspace, as they were when it was last looked at."""
+        with self._told():
+            words = "SELECT path, stamp, content FROM trees JOIN workspaces ON workspace = id WHERE place = ?"
+            rows = self._db.execute(words, (_encoded(place),))
+            return {_decoded(path): Known(stamp, content) for path, stamp, content in rows}
+
+    def commit_of(self, place: str) -> str:
+        """The commit that a workspace stood at when it was last built; "" where that is not known."""
+        with self._told():
+            row = self._db.execute("SELECT commit_id FROM workspaces WHERE place = ?", (_encoded(place),)).fetchone()
+            return row[0] if row else ""
+
+    def forgotten(self) -> int:
+        """A number that changes when anything was forgotten: what was read of a tree before may be gone."""
+        with self._told():
+            return self._db.execute("SELECT forgotten FROM counters").fetchone()[0]
+
+    def _workspace(self, place: str, commit: str) -> int:
+        self._db.execute(
+            "INSERT INTO workspaces (place, commit_id, used) VALUES (?, ?, ?) ON CONFLICT (place) DO UPDATE SET "
+            "used = excluded.used, commit_id = CASE excluded.commit_id WHEN '' THEN commit_id "
+            "ELSE excluded.commit_id END",
+            (_encoded(place), commit, time.time()),
+        )
+        return self._db.execute("SELECT id FROM workspaces WHERE place = ?", (_encoded(place),)).fetchone()[0]
+
+    # --- size ---------------------------------------------------------------------------------------------------------
+
+    def status(self) -> StoreStatus:
+        with self._told():
+            [(contents, pieces)] = self._db.execute("SELECT count(*), coalesce(sum(count), 0) FROM contents")
+            [(workspaces,)] = self._db.execute("SELECT count(*) FROM workspaces")
+            return StoreStatus(str(self.path or ""), self.size(), contents, pieces, workspaces)
+
+    def size(self) -> int:
+        """Bytes of the database, without pages that are free again."""
+        with self._told():
+            names = ("page_size", "page_count", "freelist_count")
+            size, pages, free = (self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+            return size * (pages - free)
+
+    def collect(self, most_bytes: int, here: str = "") -> bool:
+        """Make room: workspaces that are gone first; then, while it is larger than it may be, contents that no
+        workspace has, and the workspaces that were used longest ago, `here` last. Whether anything went."""
+        with self._told():
+            rows = self._db.execute("SELECT place FROM workspaces ORDER BY used").fetchall()
+        places = [_decoded(place) for (place,) in rows]
+        lost = [place for place in places if not os.path.isdir(place)]
+        left = [place for place in places if place not in lost]
+        left.sort(key=lambda place: place == here)
+        went = self._forget(lost) if lost else False
+        if self.size() > most_bytes:
+            went |= self._forget([])
+        while self.size() > most_bytes and left:
+            went |= self._forget([left.pop(0)])
+        return went
+
+    def _forget(self, places: Sequence[str]) -> bool:
+        """These workspaces, and all contents that none has."""
+        with self._writing():
+            for place in map(_encoded, places):
+                own = "(SELECT id FROM workspaces WHERE place = ?)"
+                self._db.execute(f"DELETE FROM trees WHERE workspace = {own}", (place,))
+                self._db.execute("DELETE FROM workspaces WHERE place = ?", (place,))
+            removed = self._db.execute("DELETE FROM contents WHERE id NOT IN (SELECT content FROM trees)").rowcount
+            if removed:
+                self._postings.compact(self._keep())
+            self._db.execute("UPDATE counters SET forgotten = forgotten + 1")
+        with self._told():
+            self._db.execute("VACUUM")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return removed > 0 or bool(places)
+
+    def _keep(self) -> Callable[[bytes], Keep]:
+        """Which numbers of a kind of term are still of a content."""
+        rows = self._db.execute("SELECT id, first, count FROM contents ORDER BY id").fetchall()
+        ids, firsts, counts = np.array(rows, np.int64).reshape(-1, 3).T
+
+        def of_contents(numbers: Numbers) -> NDArray[np.bool_]:
+            return np.isin(numbers, ids)
+
+        def of_pieces(numbers: Numbers) -> NDArray[np.bool_]:
+            if not len(firsts):
+                return np.zeros(len(numbers), bool)
+            at = np.searchsorted(firsts, numbers, "right") - 1
+            return (at >= 0) & (numbers < (firsts + counts)[at])
+
+        return lambda kind: of_contents if kind == GRAM else of_pieces
+
+    # --- the database -------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> sqlite3.Connection:
+        if self.path is None:
+            return self._made(sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None))
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            db = sqlite3.connect(self.path, timeout=_PATIENCE_S, check_same_thread=False, isolation_level=None)
+            return self._made(db)
+        except (OSError, sqlite3.OperationalError) as error:
+            raise ConfigError(f"{self.path}: no index can be kept there: {error}; {_ELSEWHERE}") from None
+        except sqlite3.DatabaseError as error:
+            raise Damaged(str(error)) from None
+
+    def _made(self, db: sqlite3.Connection) -> sqlite3.Connection:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        if db.execute("PRAGMA user_version").fetchone() != (_SCHEMA_VERSION,):
+            db.executescript(_TABLES)
+        return db
+
+    @contextlib.contextmanager
+    def _told(self) -> Generator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise ConfigError(f"{self.path}: {error}; `etude index gc` makes room, {_ELSEWHERE}") from None
+        except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+            raise
+        except (sqlite3.DatabaseError, zlib.error) as error:
+            raise Damaged(str(error)) from None
+
+    @contextlib.contextmanager
+    def _writing(self) -> Generator[None]:
+        with self._told():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _in(self, words: str, values: Sequence[Any]) -> Iterator[Any]:
+        """The rows for all values, some at a time."""
+        for start in range(0, len(values), _MOST_AT_ONCE):
+            some = values[start : start + _MOST_AT_ONCE]
+            yield from self._db.execute(words.format(",".join("?" * len(some))), some)
+
+
+def _encoded(path: str) -> bytes:
+    return path.encode("utf-8", "surrogateescape")
+
+
+def _decoded(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
+
+
+def _table(packed: bytes) -> NDArray[np.uint32]:
+    data = zlib.decompress(packed)
+    if len(data) % 12:
+        raise Damaged("a table of pieces is torn")
+    return np.frombuffer(data, "<u4").reshape(-1, 3)

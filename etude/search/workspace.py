@@ -1,0 +1,230 @@
+"""A directory of this machine, and the user's store: what `etude index` does.
+
+Owns `Listing`, which files of a directory are to be searched with the stamp of each, and `build`, `status`, `search`
+and `collect`. Which files there are git says, by the private git directory of `etude.host`, or where there is no git, a
+walk; that they have not changed only their stamps say: a repository's own index may lie. Files are read by
+`host.beneath`, through no link. Holds the order of things and no ranking.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from etude.errors import ConfigError
+from etude.host import beneath
+from etude.host.git import GitContext, run_git_now
+from etude.host.repository import PrivateGitDir, find
+from etude.search.base import Hit
+from etude.search.content import MAX_BYTES, lines_of, text_of
+from etude.search.index import Index, index_version, stamp_of
+from etude.search.store import Damaged, Store, StoreStatus, default_path
+
+MOST_FILES = 100_000
+_DEPTH = 100
+
+
+def _quiet(*_: object) -> None:
+    """For who does not listen."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a directory that are short enough to be indexed, with their stamps; and the commit it stands at."""
+
+    stamps: dict[str, str] = field(default_factory=dict)
+    commit: str = ""
+    too_long: int = 0
+    """How many files are not indexed for their length."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build did: files that were looked at, read since they had changed, and contents that were new."""
+
+    workspace: str
+    commit: str
+    files: int
+    too_long: int
+    read: int
+    taken: int
+    bytes: int
+    version: str
+
+
+@dataclass(frozen=True)
+class WorkspaceStatus:
+    """A workspace's part of the store. `stale`: files that have changed since, which a build would read."""
+
+    workspace: str
+    files: int
+    indexed: int
+    stale: int
+    commit: str
+    version: str
+    store: StoreStatus
+
+
+@dataclass(frozen=True)
+class Found:
+    """A piece with its lines."""
+
+    path: str
+    first: int
+    last: int
+    score: float
+    text: str
+
+
+def open_store(said: Callable[[str], None] = _quiet, path: Path | None = None) -> Store:
+    """The user's store; a damaged one is made anew, and that is said. Raises ConfigError where none can be kept."""
+    path = default_path() if path is None else path
+    try:
+        return Store(path)
+    except Damaged as error:
+        for ending in ("", "-wal", "-shm"):
+            Path(f"{path}{ending}").unlink(missing_ok=True)
+        said(f"{path}: the index was damaged ({error}) and is made anew")
+        return Store(path)
+
+
+def build(
+    directory: Path, store: Store, said: Callable[[str], None] = _quiet, on_read: Callable[[int, int], None] = _quiet
+) -> Built:
+    """Bring a directory's index up to date; what is committed before a kill is there after it. `on_read` is told how
+    many of how many files are read."""
+    root = _root(directory)
+    index = Index(store, str(root), said)
+    there = listing(root)
+    stale = index.stale(there.stamps)
+    index.update(there.stamps, _read(root, stale, on_read), there.commit)
+    if index.renewed:  # what was known before is lost
+        index.update(there.stamps, _read(root, index.stale(there.stamps), on_read), there.commit)
+    size = store.size()
+    return Built(
+        str(root), there.commit, len(there.stamps), there.too_long, len(stale), index.taken, size, index_version()
+    )
+
+
+def status(directory: Path, store: Store, said: Callable[[str], None] = _quiet) -> WorkspaceStatus:
+    """How far a directory's index is behind its files; changes nothing."""
+    root = _root(directory)
+    index = Index(store, str(root), said)
+    there = listing(root)
+    stale, commit = len(index.stale(there.stamps)), store.commit_of(str(root))
+    return WorkspaceStatus(
+        str(root), len(there.stamps), len(index.paths()), stale, commit, index_version(), store.status()
+    )
+
+
+def search(
+    directory: Path, store: Store, question: str, limit: int, said: Callable[[str], None] = _quiet
+) -> list[Found]:
+    """Bring the index up to date and ask it."""
+    if limit < 1:
+        raise ConfigError(f"--limit {limit}: ask for one piece at least")
+    root = _root(directory)
+    build(root, store, said)
+    index = Index(store, str(root), said)
+    hits = index.search(question, limit)
+    if index.renewed:
+        build(root, store, said)
+        hits = Index(store, str(root), said).search(question, limit)
+    return [found for hit in hits if (found := _shown(root, hit)) is not None]
+
+
+def collect(store: Store, most_mb: int) -> tuple[StoreStatus, StoreStatus]:
+    """Forget workspaces that are gone, and what is used least until the store is no larger; before and after."""
+    if most_mb < 0:
+        raise ConfigError(f"--most-mb {most_mb}: name a size; 0 forgets everything")
+    before = store.status()
+    try:
+        store.collect(most_mb << 20)
+    except Damaged:
+        store.renew()
+    return before, store.status()
+
+
+def listing(root: Path) -> Listing:
+    """Of a directory as it is now. A file whose time is not settled has an empty stamp."""
+    paths, commit = _paths(root)
+    stamps: dict[str, str] = {}
+    too_long = 0
+    now = time.time()
+    for folder, names in itertools.groupby(paths, key=lambda path: path.rpartition("/")[0]):
+        try:
+            with beneath.opened(root, folder) as handle:
+                for path in names:
+                    found = _stat(path.rpartition("/")[2], handle)
+                    if found is None or not stat.S_ISREG(found.st_mode):
+                        continue
+                    if found.st_size > MAX_BYTES:
+                        too_long += 1
+                        continue
+                    stamps[path] = _stamp(found, now)
+        except OSError:
+            continue  # a folder that is gone, or a link
+    return Listing(stamps, commit, too_long)
+
+
+def _stamp(found: os.stat_result, now: float) -> str:
+    changed, status_changed = (f"{ns // 10**9}.{ns % 10**9:09d}" for ns in (found.st_mtime_ns, found.st_ctime_ns))
+    return stamp_of(found.st_size, changed, status_changed, found.st_ino, now - found.st_ctime)
+
+
+def _stat(name: str, folder: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return None
+
+
+def _paths(root: Path) -> tuple[list[str], str]:
+    """In order of their folders, and the commit."""
+    found = find(root)
+    if found is None or found.top is None:
+        walked = beneath.walk(root, depth=_DEPTH, most_entries=16 * MOST_FILES, enter=lambda name: name != ".git")
+        paths = (f"{here}/{name}".lstrip("/") for here, names in walked for name in names)
+        return sorted(itertools.islice(paths, MOST_FILES), key=_by_folder), ""
+    user = PrivateGitDir(found)
+    at = GitContext(user.git_dir, found.top, user.index, root)
+    listed = run_git_now("ls-files", "-z", "-co", "--exclude-standard", at=at)
+    if listed.code != 0:
+        raise ConfigError(f"{root}: git cannot list its files: {listed.reason}")
+    head = run_git_now("rev-parse", "--verify", "-q", "HEAD", at=at)
+    paths = {os.fsdecode(path) for path in listed.output.split(b"\0") if path and not path.endswith(b"/")}
+    return sorted(itertools.islice(sorted(paths), MOST_FILES), key=_by_folder), head.output.decode().strip()
+
+
+def _by_folder(path: str) -> tuple[str, str]:
+    folder, _, name = path.rpartition("/")
+    return folder, name
+
+
+def _read(root: Path, paths: list[str], on_read: Callable[[int, int], None]) -> Iterator[tuple[str, bytes | None]]:
+    for number, path in enumerate(paths, 1):
+        on_read(number, len(paths))
+        try:
+            yield path, beneath.read(root, path, MAX_BYTES)
+        except OSError:
+            yield path, None
+
+
+def _shown(root: Path, hit: Hit) -> Found | None:
+    try:
+        text = text_of(beneath.read(root, hit.path, MAX_BYTES))
+    except OSError:
+        return None
+    lines = [] if text is None else lines_of(text)[hit.first - 1 : hit.last]
+    return Found(**asdict(hit), text="\n".join(lines))
+
+
+def _root(directory: Path) -> Path:
+    if not directory.is_dir():
+        raise ConfigError(f"{directory}: no such directory; name one with code in it")
+    return directory.resolve()

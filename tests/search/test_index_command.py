@@ -1,0 +1,76 @@
+"""`etude index`, typed: what it prints, as JSON too, and what it says of what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("etude.search.index._SETTLED_S", float("-inf"))
+    root = tmp_path / "shop"
+    root.mkdir()
+    (root / "cart.py").write_text("class Cart:\n    def total(self):\n        return sum(self.prices)\n")
+    (root / "long.txt").write_text("x" * 300_000)
+    monkeypatch.chdir(root)
+    return root
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["index", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_build_status_search_gc(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = told(capsys, "status")
+    assert (before["files"], before["indexed"], before["stale"]) == (1, 0, 1)
+    built = told(capsys, "build")
+    assert (built["files"], built["read"], built["taken"], built["too_long"]) == (1, 1, 1, 1)
+    assert built["workspace"] == str(project) and told(capsys, "build")["read"] == 0
+    assert told(capsys, "status")["stale"] == 0
+    [first, *_] = told(capsys, "search", "total of the prices")["hits"]
+    assert (first["path"], first["first"], first["last"]) == ("cart.py", 2, 3) and "def total" in first["text"]
+    report = told(capsys, "gc", "--most-mb", "0")
+    assert (report["before"]["contents"], report["after"]["contents"]) == (1, 0)
+
+
+def test_a_person_reads_it(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["index", "build"]) == 0
+    assert "1 files, 1 read" in capsys.readouterr().out
+    assert main(["index", "status"]) == 0
+    assert "1 of 1 files are indexed; up to date" in capsys.readouterr().out
+    assert main(["index", "search", "total", "--limit", "1"]) == 0
+    assert capsys.readouterr().out.startswith("cart.py:2-3\n    def total(self):")
+    assert main(["index", "gc", "--most-mb", "0"]) == 0
+    assert capsys.readouterr().out.startswith("forgot 1 workspaces and 1 contents")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("build", "--dir", "none"), "none: no such directory"),
+        (("search", "x", "--limit", "0"), "ask for one piece at least"),
+        (("gc", "--most-mb", "-1"), "name a size"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["index", *words]) == 42
+    assert said in capsys.readouterr().err
+
+
+def test_a_damaged_store_is_said_and_made_anew(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told(capsys, "build")
+    [store] = (tmp_path / "cache").rglob("*.sqlite")
+    store.write_bytes(b"nonsense" * 1000)
+    assert main(["index", "build", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["taken"] == 1 and err.count("\n") == 1 and "made anew" in err
