@@ -24,6 +24,7 @@ EXAMPLES: Mapping[str, str] = {
     "etude sessions export": "etude sessions export 20261122-0228-bbe77a -o trajectory.json",
     "etude models": "etude models import downloads/model.Q8_0.gguf models/mine",
     "etude models import": "etude models import downloads/model.Q8_0.gguf models/mine",
+    "etude models check": "etude models check models/etude-tiny",
     "etude models export": "etude models export models/etude-tiny exported/tiny",
     "etude serve": "etude serve models/etude-tiny --set port=8451",
     "etude environments": "etude environments doctor --backend namespace",

@@ -27,6 +27,7 @@ NOWHERE = [
     ["pretrain", "nowhere.toml"],
     ["models", "import", "nowhere", "out"],
     ["models", "import", "nowhere.gguf", "out"],
+    ["models", "check", "nowhere"],
     ["models", "export", "nowhere", "out"],
     ["init", "--endpoint", "nowhere", "--model", "m", "--config", "agent.toml"],
     ["agent", "-p", "hi", "--dir", "nowhere", *MODEL],
