@@ -22,7 +22,7 @@ EXAMPLES: Mapping[str, str] = {
     "etude sessions": "etude sessions serve --set port=8471",
     "etude sessions serve": "etude sessions serve --set port=8471",
     "etude sessions export": "etude sessions export 20261122-0228-bbe77a -o trajectory.json",
-    "etude models": "etude models import downloads/model.Q8_0.gguf models/mine",
+    "etude models": "etude models check models/etude-tiny",
     "etude models import": "etude models import downloads/model.Q8_0.gguf models/mine",
     "etude models check": "etude models check models/etude-tiny",
     "etude models export": "etude models export models/etude-tiny exported/tiny",
