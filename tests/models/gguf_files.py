@@ -26,8 +26,10 @@ def vocabulary(size=160):
     return sorted(model["vocab"], key=model["vocab"].get), [" ".join(pair) for pair in model["merges"]]
 
 
-def add_bytes(writer, size, pre="qwen2"):
-    tokens, merges = vocabulary(size)
+def add_bytes(writer, size, pre="qwen2", unmerged=()):
+    """`unmerged` are tokens that no merges lead to."""
+    tokens, merges = vocabulary(size - len(unmerged))
+    tokens += unmerged
     padding = [f"[PAD{at}]" for at in range(len(tokens), size)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)

@@ -131,6 +131,16 @@ def test_bytes_become_the_tokens_that_transformers_reads_from_the_same_file(pre,
     assert not [token for token in ours.get_vocab() if token.startswith("[PAD")]
 
 
+@pytest.mark.parametrize(("pre", "whole"), [("llama-bpe", True), ("qwen2", False)])
+def test_a_word_that_is_a_token_is_taken_whole_where_llama_3_splits(pre, whole, tmp_path):
+    """Its tokenizer.json says ignore_merges: a word in the vocabulary needs no merges."""
+    tokens = lambda writer, size: add_bytes(writer, size, pre, ["xfx"])  # noqa: E731
+    _, _, path = made("llama" if whole else "qwen2", tmp_path, tokenizer=tokens)
+    import_model(path, tmp_path / "out")
+    ours = load_tokenizer(tmp_path / "out")
+    assert (encode(ours, "xfx") == [ours.token_to_id("xfx")]) == whole
+
+
 def add_pieces(writer, size):
     """SentencePiece's: bytes, letters, and pieces whose scores say in which order they are merged."""
     bytes_ = [f"<0x{at:02X}>" for at in range(90)]
