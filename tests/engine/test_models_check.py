@@ -45,6 +45,13 @@ def test_a_checkpoint_is_held_to_transformers(model):
     assert torch.get_num_threads() == threads
 
 
+def test_a_checkpoint_that_names_no_tokenizer_class_is_read_as_it_stands():
+    """transformers would split text as the architecture's own tokenizer does, and 19 of 20 prompts would differ."""
+    assert not (shipped_model() / "tokenizer_config.json").exists()
+    parity = check(shipped_model(), **FEW).parity
+    assert parity is not None and parity.ok and parity.same_prompts == 20
+
+
 def test_logits_that_are_apart_fail_and_ties_do_not():
     same = {"prompts": 2, "prompt_tokens": 9, "answer_tokens": 9, "same_prompts": 2, "same_answers": 2}
     assert Parity(**same, logit_difference=9e-5, logit_spread=1.0).ok

@@ -18,10 +18,12 @@ import torch
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import CheckpointError
 from etude.harness.sampler import SampleRequest
+from etude.models import files
 from etude.models.attention import PackedAttention
 from etude.models.chat import ChatRenderer, open_chat
 from etude.models.chat_template import Message
 from etude.models.decoder import Decoder
+from etude.models.generation import TOKENIZER_CONFIG
 from etude.models.tokenizer import encode, load_tokenizer
 
 PROMPTS = (
@@ -83,9 +85,12 @@ class Asked(NamedTuple):
 
 def prompts_of(directory: Path) -> Asked:
     """Without a template on either side they are plain text."""
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    tokenizer, theirs = load_tokenizer(directory), cast(Any, AutoTokenizer.from_pretrained(directory))
+    tokenizer = load_tokenizer(directory)
+    # of a checkpoint that names no class transformers takes the architecture's own, which splits text in its own way
+    kind = AutoTokenizer if files.read_table(directory, TOKENIZER_CONFIG) else PreTrainedTokenizerFast
+    theirs = cast(Any, kind.from_pretrained(directory))
     chat = _chat(directory)
     if chat is None or theirs.chat_template is None:
         ours = [encode(tokenizer, prompt) for prompt in PROMPTS]
