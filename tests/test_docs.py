@@ -238,9 +238,3 @@ def test_a_newcomer_finds_it_one_file_after_the_readme(place):
 
 def test_the_readme_is_a_screen_and_a_half():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 80
-
-
-def test_a_gguf_is_converted_by_the_lines_that_the_benchmark_runs():
-    script = (ROOT / "benchmarks" / "real_model.py").read_text()
-    run = re.search(r'CONVERT = """.*?(^model = .*?)"""', script, re.M | re.S)[1]
-    assert run in dict(blocks(ROOT / "docs" / "models.md"))["python"]

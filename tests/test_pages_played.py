@@ -7,7 +7,9 @@ import sys
 import pytest
 from page_commands import PAGES, ROOT, blocks, commands_of
 
-sys.path += [str(ROOT / "tests" / each) for each in ("harness", "product", "rewards", "weights", "environments/server")]
+sys.path += [
+    str(ROOT / "tests" / each) for each in ("harness", "models", "product", "rewards", "weights", "environments/server")
+]
 from page_scenes import FIRST_HOUR, NOT_PLAYED, SCENES
 from page_world import same, world
 

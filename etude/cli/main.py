@@ -49,7 +49,7 @@ FILES = {
 """What takes a TOML file, and the configs that one may be of."""
 _ALIKE = {"config": "train", "plan": "train", "acp": "agent"}
 """Commands that take the file of another one."""
-_TRAINING = ("train", "config", "plan", "pretrain", "play", "serve", "weights")
+_TRAINING = ("train", "config", "plan", "pretrain", "play", "serve", "models", "weights")
 """Commands that need the extra `train` as a whole, whichever of its packages they miss first."""
 
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "acp": "speak with an editor by the Agent Client Protocol, on stdin and stdout",
     "play": "let a checkpoint play a generated task in a sandbox, while you watch",
     "sessions": "serve sessions over HTTP, or write one as a trajectory in Harbor's format",
+    "models": "bring a model in, hold it to transformers, take it out again",
     "serve": "serve a checkpoint to OpenAI's clients until SIGTERM",
     "environments": "sandboxes: serve, burst, doctor",
     "images": "build, add, list and collect the images sandboxes start on",

@@ -12,6 +12,7 @@ from etude.environments.cluster.pressure import memory_in_use
 from etude.kernels.paged_attention import PAGE, value_width
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
+from etude.models.size import parameters_of
 
 MOST = 98_304
 """Positions that no more are taken of unasked: a hundred sessions of a small model."""
@@ -28,21 +29,20 @@ def position_bytes(config: ModelConfig) -> int:
     return 4 * numbers + route * len(config.moe_layers) * config.experts_per_token
 
 
-def affordable(decoder: Decoder, available: int) -> int:
-    """Positions for a decoder where `available` bytes of memory are free: as many as its published weights take of
+def affordable(config: ModelConfig, available: int) -> int:
+    """Positions for a model where `available` bytes of memory are free: as many as its published weights take of
     memory, in bytes, and a quarter of what is free at most; room for one whole context in any case, where half of what
     is free holds it.
     """
-    each = position_bytes(decoder.config)
-    weights = sum(2 * parameter.numel() for parameter in decoder.parameters())
-    wanted = min(max(LEAST_BYTES, weights), available // 4) // each
-    context = min(decoder.config.max_context, available // 2 // each)
+    each = position_bytes(config)
+    wanted = min(max(LEAST_BYTES, 2 * parameters_of(config)), available // 4) // each
+    context = min(config.max_context, available // 2 // each)
     return max(min(max(wanted, context), max(MOST, context)) // PAGE, 1) * PAGE
 
 
 def cache_pages(decoder: Decoder, asked: int) -> int:
     """Pages of a cache for so many positions; for 0, as many as can be afforded."""
-    return (asked or affordable(decoder, available_bytes())) // PAGE
+    return (asked or affordable(decoder.config, available_bytes())) // PAGE
 
 
 def available_bytes() -> int:

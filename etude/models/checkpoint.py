@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import reprlib
 import tempfile
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -31,12 +30,12 @@ from etude.models.files import INDEX, WEIGHTS
 from etude.models.generation import copy_companions
 from etude.models.heap import give_back_large_arrays
 from etude.models.llama import LLAMA, MISTRAL, QWEN2
-from etude.models.published import EMBEDDINGS, HEAD, KEPT_FP32, Family, Published, published_tensors, shared_tensors
+from etude.models.published import EMBEDDINGS, HEAD, Family, Published, published_tensors, shared_tensors
 from etude.models.qwen3 import QWEN3, QWEN3_MOE
+from etude.models.shards import SHARD_BYTES, write_weights
 from etude.models.tokenizer import load_tokenizer, save_tokenizer
 
 FAMILIES = (QWEN3, QWEN3_MOE, DEEPSEEK_V3, LLAMA, MISTRAL, QWEN2)
-SHARD_BYTES = 5_000_000_000
 MOST_TENSORS, MOST_FILES = 200_000, 10_000
 """Twice what the largest models have, and far more files: each is looked at before anything is made."""
 _DTYPES = {"F64", "F32", "F16", "BF16"}
@@ -77,24 +76,27 @@ def _made(directory: Path) -> Path:
 def _write(
     decoder: Decoder, directory: Path, tokenizer: Tokenizer | None, dtype: torch.dtype, shard_bytes: int
 ) -> None:
-    published = family_of(decoder.config).write_config(decoder.config)
-    published["torch_dtype"] = str(dtype).removeprefix("torch.")
-    (directory / "config.json").write_text(json.dumps(published, indent=2) + "\n")
+    write_config(directory, decoder.config, dtype)
     tensors = published_tensors(decoder)
     tensors |= {copy: tensors[name] for copy, name in shared_tensors(decoder).items()}
-    shards = list(_shards(tensors, dtype, shard_bytes))
-    weight_map: dict[str, str] = {}
-    for number, names in enumerate(shards, 1):
-        file = WEIGHTS if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
-        stored = {name: tensors[name].to(_stored(name, dtype)).contiguous().clone() for name in names}
-        save_file(stored, directory / file, metadata={"format": "pt"})
-        weight_map |= dict.fromkeys(names, file)
-    if len(shards) > 1:
-        total = sum(tensor.numel() * _stored(name, dtype).itemsize for name, tensor in tensors.items())
-        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    write_weights(directory, shapes_of(decoder.config), tensors.__getitem__, dtype, shard_bytes)
     if tokenizer is not None:
         save_tokenizer(tokenizer, directory)
+
+
+def shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Of all tensors that a checkpoint of this shape has, by their published names; makes no model."""
+    with torch.device("meta"):
+        decoder = Decoder(config)
+    shapes = {name: tuple(tensor.shape) for name, tensor in published_tensors(decoder).items()}
+    return shapes | {copy: shapes[name] for copy, name in shared_tensors(decoder).items()}
+
+
+def write_config(directory: Path, config: ModelConfig, dtype: torch.dtype) -> None:
+    """The config.json of a decoder of this shape."""
+    published = family_of(config).write_config(config)
+    published["torch_dtype"] = str(dtype).removeprefix("torch.")
+    (directory / files.CONFIG).write_text(json.dumps(published, indent=2) + "\n")
 
 
 def load_checkpoint(directory: Path, dtype: torch.dtype = torch.float32) -> tuple[Decoder, Tokenizer]:
@@ -116,10 +118,38 @@ def load_checkpoint(directory: Path, dtype: torch.dtype = torch.float32) -> tupl
                 else:
                     found[name] = file.get_tensor(name).to(dtype)
     for copy, tensor in found.items():
-        if not torch.equal(tensor, wanted[copies[copy]]):
-            hint = "tie_word_embeddings is true; set it to false" if copy == HEAD else "the layer must share it"
-            raise CheckpointError(f"{directory}: {copy} is not {copies[copy]}, yet {hint}")
+        _require_same(directory, copy, copies[copy], torch.equal(tensor, wanted[copies[copy]]))
     return decoder, tokenizer
+
+
+def _require_same(directory: Path, copy: str, original: str, same: bool) -> None:
+    if not same:
+        hint = "tie_word_embeddings is true; set it to false" if copy == HEAD else "the layer must share it"
+        raise CheckpointError(f"{directory}: {copy} is not {original}, yet {hint}")
+
+
+@contextmanager
+def opened(directory: Path) -> Generator[tuple[ModelConfig, Callable[[str], Tensor]]]:
+    """The shape of a published checkpoint's model, and its tensors by their published names, each read when it is
+    asked for. Raises what `load_checkpoint` would."""
+    config, held = _read(directory)
+    with torch.device("meta"):
+        copies = _copies(Decoder(config))
+    path_of = {name: path for path, names in held.items() for name in names}
+    with ExitStack() as open_files:
+        of: dict[Path, Any] = {}
+        for path in held:
+            with _readable(path):
+                of[path] = open_files.enter_context(safe_open(path, "pt"))
+
+        def tensor(name: str) -> Tensor:
+            stored = name if name in path_of else copies[name]
+            with _readable(path_of[stored]):
+                return of[path_of[stored]].get_tensor(stored)
+
+        for copy in copies.keys() & path_of.keys():
+            _require_same(directory, copy, copies[copy], torch.equal(tensor(copy), tensor(copies[copy])))
+        yield config, tensor
 
 
 def check_checkpoint(directory: Path) -> ModelConfig:
@@ -245,21 +275,3 @@ def _compared(directory: Path, config: ModelConfig, published: Published, held: 
     if missing := [name for name in wanted if name not in held]:
         raise CheckpointError(f"{directory}: tensors are missing: {files.few(missing)}; download the checkpoint again")
     return names
-
-
-def _stored(name: str, dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if name.endswith(KEPT_FP32) else dtype
-
-
-def _shards(tensors: Mapping[str, Tensor], dtype: torch.dtype, limit: int) -> Iterator[list[str]]:
-    """Names in order, as many a shard as fit; a larger tensor is a shard of its own."""
-    names: list[str] = []
-    size = 0
-    for name, tensor in tensors.items():
-        bytes_ = tensor.numel() * _stored(name, dtype).itemsize
-        if names and size + bytes_ > limit:
-            yield names
-            names, size = [], 0
-        names.append(name)
-        size += bytes_
-    yield names

@@ -44,14 +44,19 @@ def fault_of(directory: Path) -> str | None:
         return f"there is no directory {directory}; give one that holds config.json and model.safetensors"
     if found and found[0].suffix == ".gguf":
         return (
-            f"{found[0]}: this file holds weights as llama.cpp quantises them; convert it to a directory "
-            "(docs/models.md#from-a-gguf), or take the model as its maker published it"
+            f"{found[0]}: this file holds weights as llama.cpp quantises them; make a checkpoint of it first: "
+            f"etude models import {found[0]} {found[0].stem} (docs/models.md#from-a-gguf)"
         )
     if found:
         return f"{directory}: this is no directory; give the one that holds config.json and model.safetensors"
     if os.path.lexists(directory / CONFIG):
         return f"{directory / CONFIG}: is no regular file; {_AGAIN}"
     return f"{directory}: no config.json there; a model directory holds it and model.safetensors"
+
+
+def is_file(path: Path) -> bool:
+    """Whether a path that a user names is a regular file, itself or by a link of the user's."""
+    return os.path.isfile(path)
 
 
 def located(directory: Path, name: str) -> Path | None:

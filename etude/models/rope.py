@@ -51,6 +51,12 @@ def logit_scale(yarn: YarnConfig | None) -> float:
     return _growth(yarn.factor, yarn.mscale_all_dim) ** 2 if yarn and yarn.mscale_all_dim else 1.0
 
 
+def band_factors(width: int, theta: float, bands: BandsConfig) -> Tensor:
+    """How much slower each channel turns by its band [C / 2]."""
+    plain = _frequencies(width, theta, None)
+    return plain / _by_bands(plain, bands)
+
+
 def _frequencies(width: int, theta: float, how: YarnConfig | BandsConfig | None) -> Tensor:
     """Radians a token [C / 2]."""
     powers = theta ** (torch.arange(0, width, 2, dtype=torch.float32) / width)

@@ -1,4 +1,4 @@
-"""How large a model is, without making it. Owns `active_parameters`."""
+"""How large a model is, without making it. Owns `active_parameters` and `parameters_of`."""
 
 from __future__ import annotations
 
@@ -20,3 +20,9 @@ def active_parameters(config: ModelConfig) -> int:
         share = config.experts_per_token / config.experts if parameter.dim() == 3 and config.experts else 1.0
         active += share * parameter.numel()
     return round(active)
+
+
+def parameters_of(config: ModelConfig) -> int:
+    """All of them, those of every expert too."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in Decoder(config).parameters())

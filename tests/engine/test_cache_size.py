@@ -34,12 +34,12 @@ def test_a_position_takes_what_the_cache_allocates_for_it():
 
 def test_the_cache_is_as_large_as_model_and_memory_say():
     model = decoder(SMALL)
-    assert affordable(model, 16 * GIB) == SMALL.max_context
-    assert affordable(model, GIB // 2) == GIB // 4 // position_bytes(SMALL) // PAGE * PAGE
-    assert affordable(model, 0) == PAGE
+    assert affordable(model.config, 16 * GIB) == SMALL.max_context
+    assert affordable(model.config, GIB // 2) == GIB // 4 // position_bytes(SMALL) // PAGE * PAGE
+    assert affordable(model.config, 0) == PAGE
     wide = SMALL.model_copy(update={"layers": 2, "kv_heads": 1})
-    assert affordable(decoder(wide), 16 * GIB) == MOST
-    assert affordable(decoder(wide), GIB) == MOST > affordable(decoder(wide), GIB // 8) > 8192
+    assert affordable(decoder(wide).config, 16 * GIB) == MOST
+    assert affordable(decoder(wide).config, GIB) == MOST > affordable(decoder(wide).config, GIB // 8) > 8192
 
 
 @pytest.mark.parametrize("head_width", [8, 128])
@@ -50,7 +50,7 @@ def test_an_engine_takes_it_and_its_context_from_there(head_width):
     try:
         assert available_bytes() > GIB, "these tests need some memory"
         large = LEAST_BYTES // position_bytes(model.config) // PAGE * PAGE
-        assert engine.stats()["cache_tokens"] == affordable(model, GIB) == (MOST if head_width == 8 else large)
+        assert engine.stats()["cache_tokens"] == affordable(model.config, GIB) == (MOST if head_width == 8 else large)
         assert (large < MOST) == (head_width == 128) and engine.max_context == model.config.max_context
     finally:
         engine.close()

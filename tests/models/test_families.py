@@ -59,8 +59,23 @@ MODELS = {
             "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 64}},
     ),
+    "llama3.2": (
+        "Llama",
+        {**GROUPED, "rope_theta": 5e5, "tie_word_embeddings": True, "rms_norm_eps": 1e-5, "rope_scaling": {
+            "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 128}},
+    ),
+    "kimi-k2": (
+        "DeepseekV3",
+        {**DEEPSEEK, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "routed_scaling_factor": 2.827,
+         "rope_theta": 5e4, "num_key_value_heads": 4,
+         "rope_scaling": {**YARN, "factor": 32.0, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 1.0}},
+    ),
     "mistral": ("Mistral", {**GROUPED, "sliding_window": None}),
     "qwen2": ("Qwen2", {**SHARED, "num_key_value_heads": 2, "tie_word_embeddings": True}),
+    "qwen2.5-coder": (
+        "Qwen2", {**SHARED, "num_key_value_heads": 2, "rope_theta": 1e6, "rope_scaling": {**YARN, "factor": 4.0}}
+    ),
 }  # fmt: skip
 
 

@@ -142,7 +142,7 @@ def test_a_trained_checkpoint_takes_nothing_of_the_users_along(model, tmp_path):
 def test_only_one_module_opens_files_of_a_checkpoint():
     """But for weights, which safetensors opens where `files.located` found them, and what is written."""
     opening = {"read_text", "read_bytes", "open", "from_file", "copyfile", "exists", "is_file", "load_file"}
-    for path in sorted(MODELS.glob("*.py")):
+    for path in sorted(MODELS.rglob("*.py")):
         if path.name == "files.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
