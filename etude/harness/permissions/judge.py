@@ -24,18 +24,19 @@ from etude.harness.permissions import builtin
 from etude.harness.permissions.changes import parent_of_pattern, written_words
 from etude.harness.permissions.course import leads_to, run_from
 from etude.harness.permissions.decision import Decision, Reason, decide
+from etude.harness.permissions.effort import Effort, TooMuch
 from etude.harness.permissions.git_paths import INSTEAD, ignored, written
 from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree, tops
 from etude.harness.permissions.literals import Word
 from etude.harness.permissions.paths import Target, WorkspacePaths, by_process
-from etude.harness.permissions.reading import ONE_WORD, chooses, follows, opens, takes_untracked
+from etude.harness.permissions.reading import chooses, follows, opens, takes_untracked
 from etude.harness.permissions.rules import OWN, Kind, PermissionConfig, Rule, kind_of
 from etude.harness.permissions.shell import FOUND, Redirect, SimpleCommand, Unreadable, read_script
 from etude.harness.permissions.unreadable import Denied, denied
 from etude.harness.permissions.unwrap import unwrap
 from etude.harness.permissions.variables import SETS_BY_NAME, named, rules_others
 from etude.harness.permissions.walks import met, starts, tells_ripgrep
-from etude.harness.permissions.words import Reading, Values
+from etude.harness.permissions.words import Reading, Values, pieces, settled
 
 _SEARCHES = {"grep", "glob", "codebase_search", "read_lints"}
 _READS_ALL = {"grep", "codebase_search"}
@@ -44,6 +45,8 @@ _PRINTS = {"echo", "printf", "test", "[", "basename", "dirname"}
 """What they are told they only print or look up: a variable's value among it is no reading outside the workspace."""
 _REMOVE = {"rm", "rmdir", "unlink"}
 _SHOWN = 400
+_A_NAME = 20
+"""Judging a path costs as much as looking at so many."""
 _DONE = {"allow": "allowed", "ask": "asked about", "deny": "denied"}
 
 
@@ -68,6 +71,7 @@ class Judge:
         self._hidden = tuple(hidden)
         self._guarded = guarded
         self._looked: Denied | None = None
+        self._effort = Effort()
         self._on: dict[str, list[tuple[Rule, bool]]] = {}
 
     def allow(self, rule: str) -> None:
@@ -78,9 +82,11 @@ class Judge:
 
     def judge(self, tool: str, arguments: Mapping[str, Any]) -> Decision:
         """Whether this call may be made; to ask, where something cannot be looked at: a process ends meanwhile."""
-        self._looked, reasons = None, []
+        self._looked, self._effort, reasons = None, Effort(), []
         try:
             reasons.extend(self._reasons(tool, arguments))
+        except TooMuch as reason:
+            reasons.insert(0, Reason("ask", tool, str(reason)))
         except OSError as error:
             reasons.append(Reason("ask", tool, f"what it names cannot be looked at: {error}"))
         return decide(reasons)
@@ -216,7 +222,7 @@ class Judge:
         if not command.words:
             return
         names = [self._names(word, directories, values) for word in command.words]
-        words = _settled(command, names)
+        words = settled(command, names)
         reason = self._command(tool, command, words)
         yield reason
         ends = leads_to(command, list(directories), self._env) or ()
@@ -236,7 +242,7 @@ class Judge:
             yield from self._unnamed(command, words, names, directories, reason.by == _READS)
             if FOUND in command.words:
                 names = [self._names(word, directories, values) for word in command.found_by]
-                found_by = _settled(replace(command, words=command.found_by), names)
+                found_by = settled(replace(command, words=command.found_by), names)
                 yield from self._walk(found_by, names, directories, "below", links=True)
 
     def _halfway(
@@ -268,10 +274,10 @@ class Judge:
         found: list[str] = []
         for reading in readings:
             if (literal := reading.literal) is not None:
-                found += _pieces(literal)
+                found += pieces(literal)
                 continue
             for place in directories if not reading.pattern.startswith("/") else (WORKSPACE,):
-                matches = None if place is None else self._paths.matches(reading.pattern, place)
+                matches = None if place is None else self._paths.matches(reading.pattern, place, self._effort)
                 if matches is None or any(name.startswith("-") for name in matches):  # which are options then
                     return None
                 if reading.split and self._taken_apart(matches, reading, values.places):
@@ -286,7 +292,7 @@ class Judge:
             return True
         names = [*matches]
         for pattern, place in itertools.product(reading.looped, places):
-            found = None if place is None else self._paths.matches(pattern, place)
+            found = None if place is None else self._paths.matches(pattern, place, self._effort)
             if found is None:
                 return True
             names += found
@@ -390,7 +396,7 @@ class Judge:
         """The first that a walk comes to and that may not be read unasked: where a link leads, and, where the content
         of files is read, what the built-in rules take for a secret. To hide such from commands would break the
         project's own: its server reads `.env`."""
-        for path in met(top, words, links, content and self._config.builtin):
+        for path in met(top, words, links, content and self._config.builtin, self._effort):
             if path is None:
                 yield Reason("ask", top, "it holds too many directories to look at what lies in them")
             elif not any(_lies_in(path, gone) for gone in self._hidden) and not (listed and ignored(Path(path))):
@@ -448,6 +454,7 @@ class Judge:
     def _argument(self, name: str, directories: Sequence[str | None], outside: bool = True) -> Iterator[Reason]:
         """A word that may be a path to read: only what a rule says of it counts, for most words are no paths at all."""
         known = [place for place in directories if place is not None] or [WORKSPACE]
+        self._effort.spend(_A_NAME * len(known))
         for place in known:
             for target in self._paths.targets(name, place):
                 ruled = self._ruled("read_file", name, target)
@@ -469,28 +476,6 @@ def _shown(words: Sequence[str | None]) -> str:
 
 def _lies_in(path: str, top: str) -> bool:
     return f"{path}/".startswith(f"{top.rstrip('/')}/")
-
-
-def _settled(command: SimpleCommand, names: Sequence[list[str] | None]) -> list[str | None]:
-    """The words, and something in place of those that are certain to be no options, or at least one word each."""
-    out: list[str | None] = []
-    name = command.words[0].text
-    for word, found in zip(command.words, names, strict=True):
-        several = word.text is None and name in ("uniq", "xxd")
-        sure = found is not None and not several and not any(name.startswith("-") for name in found)
-        one = ONE_WORD if name in ("test", "[") and found is None and word.quoted else None
-        if found is not None and chooses([*out, word.raw], len(out)):
-            one = word.raw  # no file has such a name: a shell leaves the pattern as it is
-        out.append(word.text if word.text is not None else f"\0{word.raw}" if sure and out else one)
-    return out
-
-
-def _pieces(text: str) -> list[str]:
-    """A word and the paths that could be in it: behind `=`, `:` and `@`, and right behind a short option."""
-    if re.match(r"-[^-]", text):
-        return [text[at:] for at in range(2, len(text))]
-    parts = [text, *(text[at + 1 :] for at, character in enumerate(text) if character in "=:@")]
-    return [part for part in parts if part and not part.startswith("-")]
 
 
 def _for_good(kind: Kind, target: Target) -> str:

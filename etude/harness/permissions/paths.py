@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 from etude.environments.base import WORKSPACE
+from etude.harness.permissions.effort import Effort
 
 _SCRATCH = ("/tmp", "/dev/null", "/dev/stdout", "/dev/stderr", "/dev/fd", "/dev/tty")
 """Outside the workspace, and harmless to write."""
@@ -66,26 +67,28 @@ class WorkspacePaths:
             full = f"{self._real_root[0]}{full[len(WORKSPACE) :]}"
         return full
 
-    def matches(self, pattern: str, directory: str = WORKSPACE) -> list[str] | None:
+    def matches(self, pattern: str, directory: str, effort: Effort) -> list[str] | None:
         """The names a shell would put in place of a pattern, perhaps a few more, and the directories that it lists to
-        find them; None where that cannot be told."""
+        find them; None where that cannot be told. Raises TooMuch."""
         if self.root is None:
             return None
         seen = itertools.count(1)
         start = "/" if pattern.startswith("/") else ""
         parts = [part for part in pattern.split("/") if part]
         try:
-            return list(self._matching(start, parts, directory, seen))
+            return list(self._matching(start, parts, directory, seen, effort))
         except (OverflowError, ValueError):
             return None
 
-    def _matching(self, found: str, parts: list[str], directory: str, seen: Iterator[int]) -> Iterator[str]:
+    def _matching(
+        self, found: str, parts: list[str], directory: str, seen: Iterator[int], effort: Effort
+    ) -> Iterator[str]:
         if not parts:
             yield found
             return
         part, rest = parts[0], parts[1:]
         if not re.search(r"(?<!\\)(?:\\\\)*[*?\[]", part):
-            yield from self._matching(found + _unescaped(part) + "/" * bool(rest), rest, directory, seen)
+            yield from self._matching(found + _unescaped(part) + "/" * bool(rest), rest, directory, seen, effort)
             return
         try:
             names = os.listdir(self.on_host(found or ".", directory))
@@ -96,11 +99,12 @@ class WorkspacePaths:
             names.append(WORKSPACE.strip("/"))
         yield found or "."
         wanted = _name_pattern(part)
+        effort.spend(len(names))
         for name in names:
             if next(seen) > _MOST_SEEN:
                 raise OverflowError
             if wanted.fullmatch(name):
-                yield from self._matching(found + name + "/" * bool(rest), rest, directory, seen)
+                yield from self._matching(found + name + "/" * bool(rest), rest, directory, seen, effort)
 
     def _named(self, path: str, directory: str) -> tuple[Target, Target]:
         named = posixpath.normpath(posixpath.join(directory, path))
