@@ -15,7 +15,7 @@ class TooMuch(Exception):
     """One call stands for more than is looked at."""
 
     def __init__(self) -> None:
-        super().__init__("it stands for too many files to look at them all")
+        super().__init__("it is too much, or stands for too many files, to look at all of it")
 
 
 class Effort:

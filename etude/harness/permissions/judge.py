@@ -44,9 +44,12 @@ _READS = "it only reads and prints"
 _PRINTS = {"echo", "printf", "test", "[", "basename", "dirname"}
 """What they are told they only print or look up: a variable's value among it is no reading outside the workspace."""
 _REMOVE = {"rm", "rmdir", "unlink"}
+_UNSEEN = "only a run would tell which repository lies there"
 _SHOWN = 400
-_A_NAME = 20
-"""Judging a path costs as much as looking at so many."""
+_A_NAME, _A_STEP = 100, 4
+"""Judging a path costs as much as looking at so many names, and each step of it at so many more."""
+_MOST_WORDS, _LONGEST, _MOST_PIECES = 1_000, 4_096, 256
+"""Of one command; letters of one word; paths that could be in it."""
 _DONE = {"allow": "allowed", "ask": "asked about", "deny": "denied"}
 
 
@@ -209,6 +212,9 @@ class Judge:
         for name, value in (*given, *((name, None) for word in set_by_name for name in named(word.text or ""))):
             if rules_others(name, value):
                 yield Reason("ask", f"{name}=…", "it can make a command run something else")
+        texts = [word.raw for word in (*command.words, *(each.target for each in command.redirects))]
+        if len(texts) > _MOST_WORDS or any(len(text) > _LONGEST for text in texts):
+            raise TooMuch
         if command.loops:
             listed = [word for _, word in command.variables]
             names = [self._names(word, directories, values) for word in listed]
@@ -230,14 +236,14 @@ class Judge:
             end is not None and _lies_in(posixpath.normpath(end), WORKSPACE) for end in ends
         )  # `cd src; …; cd ..`
         written, removes = written_words(command), posixpath.basename(words[0] or "") in _REMOVE
-        above = self._git_tops(words, directories) if words[0] == "git" else ()
+        others = self._git_places(words, directories) if words[0] == "git" else ()
         for at, (word, found) in enumerate(zip(command.words[1:], names[1:], strict=True), 1):
             if any(word is other for other in written):
                 yield from self._written_word(word, directories, removes)
             for name in () if chooses(words, at) else found or ():
                 passed = back or (words[0] in _PRINTS and word.parts is not None)
                 yield from self._argument(name, directories, outside=not passed)
-                yield from self._argument(name, above, outside=False) if above else ()
+                yield from self._argument(name, others, outside=False) if others else ()
         if reason.verdict == "allow":
             yield from self._unnamed(command, words, names, directories, reason.by == _READS)
             if FOUND in command.words:
@@ -275,6 +281,8 @@ class Judge:
         for reading in readings:
             if (literal := reading.literal) is not None:
                 found += pieces(literal)
+                if len(found) > _MOST_PIECES:
+                    raise TooMuch
                 continue
             for place in directories if not reading.pattern.startswith("/") else (WORKSPACE,):
                 matches = None if place is None else self._paths.matches(reading.pattern, place, self._effort)
@@ -343,7 +351,7 @@ class Judge:
         speak of count here. A secret by the built-in ones that git tracks is no secret to git: it is committed, and
         every clone and `git show` has it. What is not tracked, git's readers do not open."""
         for here in self._git_starts(words, directories):
-            if built_in and (why := obeyed(here)):
+            if built_in and (why := obeyed(here) or self._paths.is_private(str(here)) * _UNSEEN):
                 yield Reason("ask", command.raw, why)
             lists, all_files = not {"diff", "grep"} & set(words), kind == "untracked"
             named = [name for found in names for name in found or ()] if "diff" in words else []
@@ -359,12 +367,14 @@ class Judge:
         ways = {posixpath.join(place or WORKSPACE, way) for place, way in places}
         return sorted(Path(os.path.realpath(self._paths.on_host(way))) for way in ways)
 
-    def _git_tops(self, words: Sequence[str | None], directories: Sequence[str | None]) -> list[str]:
-        """Where a path among git's words may begin too. Some options, such as the `-S` of `git blame`, take a file from
-        the top of the repository, wherever git was started."""
+    def _git_places(self, words: Sequence[str | None], directories: Sequence[str | None]) -> list[str]:
+        """Where else a path among git's words may begin: where `-C` leads, and at the top of the repository, from which
+        some options, such as the `-S` of `git blame`, take a file wherever git was started."""
         if self._paths.root is None:
             return []
-        return sorted({str(top) for here in self._git_starts(words, directories) for top in tops(here) if top != here})
+        starts = self._git_starts(words, directories)
+        own = {os.path.realpath(self._paths.on_host(place)) for place in directories if place is not None}
+        return sorted({str(place) for here in starts for place in (here, *tops(here))} - own)
 
     def _could_be_refused(self, built_in: bool) -> bool:
         """Whether there is a path that a command could not read unasked. Where a rule of the user's allows the command,
@@ -454,7 +464,7 @@ class Judge:
     def _argument(self, name: str, directories: Sequence[str | None], outside: bool = True) -> Iterator[Reason]:
         """A word that may be a path to read: only what a rule says of it counts, for most words are no paths at all."""
         known = [place for place in directories if place is not None] or [WORKSPACE]
-        self._effort.spend(_A_NAME * len(known))
+        self._effort.spend((_A_NAME + _A_STEP * name.count("/")) * len(known))
         for place in known:
             for target in self._paths.targets(name, place):
                 ruled = self._ruled("read_file", name, target)

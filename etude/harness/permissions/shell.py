@@ -433,15 +433,15 @@ def _file(node: Node) -> list[Redirect]:
     targets = [child for child in node.children if child.is_named and child.type != "file_descriptor"]
     if any(child.type == "file_descriptor" and not text_of(child).isdecimal() for child in node.children):
         raise Unreadable("a word stands where the number of a redirection should")  # which a shell gives to the command
-    if operator in (">&-", "<&-"):
+    # tree-sitter hangs further words on a redirection, which a shell gives to the command
+    if len(targets) != (0 if operator in (">&-", "<&-") else 1):
+        raise Unreadable("words follow a redirection")
+    if not targets:
         return []
-    if operator in (">&", "<&") and len(targets) == 1 and re.fullmatch(r"\d+-?|-", text_of(targets[0])):
+    if operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", text_of(targets[0])):
         return []
     if operator not in (">", ">>", ">|", "&>", "&>>", "<", ">&", "<&"):
         raise Unreadable(f"it holds the redirection {operator}")
-    # tree-sitter hangs further words on a redirection, which a shell gives to the command
-    if len(targets) != 1:
-        raise Unreadable("words follow a redirection")
     return [Redirect(word_of(targets[0]), writes=">" in operator)]
 
 

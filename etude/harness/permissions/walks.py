@@ -7,6 +7,7 @@ What of it may be read is for the judge.
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -14,8 +15,9 @@ from pathlib import Path
 
 from etude.harness.permissions.builtin import PACKAGES, SECRETS
 from etude.harness.permissions.effort import Effort
+from etude.harness.permissions.finding import finds, finds_links
 from etude.harness.permissions.paths import WorkspacePaths
-from etude.harness.permissions.reading import finds, finds_links, passes_over, roots
+from etude.harness.permissions.reading import passes_over, roots
 from etude.harness.permissions.shell import SimpleCommand
 from etude.host import beneath
 
@@ -58,9 +60,18 @@ def _outermost(tops: Sequence[str]) -> list[str]:
     found = list[str]()
     for top in tops:
         above = f"{found[-1].rstrip('/')}/" if found else "\0"
-        if not (top.startswith(above) and PACKAGES.isdisjoint(top.removeprefix(above).split("/"))):
+        if not (top.startswith(above) and _reached(above, top)):
             found.append(top)
     return found
+
+
+def _reached(above: str, top: str) -> bool:
+    """Whether a walk from there comes here: through no package, and through directories that it may list alone."""
+    steps = top.removeprefix(above).split("/")[:-1]
+    between = itertools.accumulate(steps, os.path.join, initial=above)
+    return PACKAGES.isdisjoint((*steps, os.path.basename(top))) and all(
+        os.access(step, os.R_OK | os.X_OK) for step in between
+    )
 
 
 def met(top: str, words: Sequence[str | None], links: bool, secrets: bool, effort: Effort) -> Iterator[str | None]:
