@@ -68,9 +68,9 @@ def foreign_git(top: Path) -> None:
 
 
 PLANTED: dict[str, Callable[[Path], object]] = {
+    "nested": lambda at: link(at / "a" / "b" / "AGENTS.md", "../../../.aws/credentials"),  # first of its sort: nothing redacts what it leads to
     "key": lambda at: link(at / "AGENTS.md", "../.ssh/id_ed25519"),
     "absolute": lambda at: link(at / "AGENTS.md", str(at.parent / ".ssh" / "id_ed25519")),
-    "nested": lambda at: link(at / "a" / "b" / "AGENTS.md", "../../../.aws/credentials"),
     "directory": lambda at: link(at / "docs", "../.aws") or link(at / "AGENTS.md", "docs/credentials"),
     "through-proc": lambda at: link(at / "AGENTS.md", "/proc/self/environ"),
     "hard-link": lambda at: os.link(at.parent / ".ssh" / "id_ed25519", at / "AGENTS.md"),
