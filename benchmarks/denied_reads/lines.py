@@ -28,6 +28,7 @@ SHAPES = (
     "2>&1 cat %", "cat &>o %", "find % 2>&- -exec cat {} +", "git -C infra blame secrets/key", "git -C infra diff %",
     "find link-secrets -printf -name -exec cat {} +", "find % -exec echo -type f \\; -exec cat {} +",
     "diff -rN --from-file=% .", "cd tests && diff -rN --to=../infra .", "xxd README.md -d; grep . *", "xxd % -d",
+    "export X={README.md,%}; cat $X", "declare X={a,%} Y=b; cat $X",
     "wc -l < %", "cat 0<%", "read l < %",
     "while read -r l; do echo \"$l\"; done < %", "mapfile l < %", "exec 3< %; cat <&3", "tee < %", "echo $(< %)",
     "echo \"$(<%)\"", "echo $(cat %)", "echo `cat %`", "x=$(cat %)", "x=$(<%); echo $x", "cat <<< $(cat %)",

@@ -31,6 +31,7 @@ REFUSED = (
     "cat ~/.codex/*", "cat $HOME/.codex/auth.json", "cat /etc/shad*", "cat .en*", "cat .[e]nv", "cat .?nv",
     "cat */*/key", "cat .*", "cat .*/home/.codex/*", 'cat "$HOME"/.codex/auth.json', "X=.env; cat $X",
     "X=.e; Y=nv; cat $X$Y", "for f in .e*; do cat \"$f\"; done", "for f in $X; do cat $f; done", "cat {.env,README.md}",
+    "export X={README.md,.env}; cat $X", "declare X={a..c,.env}; cat $X", "readonly X=.{x,env}; cat $X",
     "cat .{env,x}", "cat $X", "cat ${X:-.env}", "X=; : ${X:=.env}; cat $X", "X=README.md; X+=.env; cat $X",
     "cat $(echo .env)", "cat `echo .env`", "declare -n N=X; X=.env; cat $N", "declare -l L=.ENV; cat $L",
     "read X <<< .env; cat $X", "printf -v X .env; cat $X", "set -- .env; cat $1", "f() { cat $1; }; f .env",

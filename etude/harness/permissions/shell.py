@@ -82,6 +82,7 @@ RESERVED = {
 """Words that are no command's name. Where one seems to be, the parser and the shell do not read the same line."""
 _BLANK = re.compile(r"(?:[ \t\n]|(?<=[ \t\n])\\\n)*")
 _BLANK_INSIDE = re.compile(r"(?<!\\)(?:\\\\)*[ \t\n]|\\\n")
+_OPENS_BRACE = re.compile(r"(?<!\$)\{")
 _SUBSTITUTION = re.compile(r"`|\$\(|[<>]\(")
 _EXPANSION = re.compile(rb"(?<!\\)(?:\\\\)*(?:\$[\w({\[@*#?!-]|`)")
 _EXPANSIONS = {"command_substitution", "arithmetic_expansion", "expansion", "simple_expansion"}
@@ -391,6 +392,8 @@ def _declaration(node: Node) -> Iterator[SimpleCommand]:
             if not named and not re.fullmatch(r"-[a-hj-mo-zA-Z]+|\w+", text_of(child)):
                 raise Unreadable(f"{text_of(keyword)} {text_of(child)}: a name that is computed can run something")
         variables = tuple(_assignment(child) for child in rest if child.type == "variable_assignment")
+        # behind a command bash makes several words of `X={a,b}`, each an assignment
+        variables = tuple((name, Word(None, name) if _OPENS_BRACE.search(to.raw) else to) for name, to in variables)
         if any(re.match(r"-.*[^-xrgpft]", text_of(child)) for child in rest):
             # an attribute can change what an assignment means: `-n` makes another variable of it, `-l` other letters
             names = [text_of(child) for child in rest if child.type == "variable_name"]
