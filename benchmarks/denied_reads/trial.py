@@ -108,20 +108,19 @@ class Trial:
         return self.judge.judge("run_terminal_cmd", {"command": line}).verdict == "allow"
 
     def opened(self, lines: Sequence[str], own: bool = False) -> list[tuple[str, str]]:
-        """The lines, and the shell, that opened what is denied; with `own` the machine's files are hidden from them,
-        so that lines which are known to open such do not disturb another trial that watches the same.
+        """The lines, and the shell, that opened what is denied.
 
-        Other programs of the machine open its files too: a line is held to have done so if it does each of three times.
+        Other programs of the machine open files too: someone may search all there is. So where something was opened,
+        everything is laid out afresh and all lines are run again, twice: what was opened each time counts. With `own`
+        the machine's files are hidden from the lines, and all that was opened counts: for lines which are known to open
+        such, and would disturb another trial that watches the same.
         """
         hits = self._hits(lines, own)
-        doubtful = sorted({number for number, _, files in hits if set(files) <= set(SHARED)})
-        again = [self._hits([lines[number] for number in doubtful], own) for _ in range(2)] if doubtful else []
-        confirmed = [{(doubtful[number], shell) for number, shell, _ in each} for each in again]
-        return [
-            (lines[number], shell)
-            for number, shell, _ in hits
-            if number not in doubtful or all((number, shell) in each for each in confirmed)
-        ]
+        for _ in range(2 if hits and not own else 0):
+            self.lay_out()
+            again = {(number, shell) for number, shell, _ in self._hits(lines, own)}
+            hits = [hit for hit in hits if hit[:2] in again]
+        return [(lines[number], shell) for number, shell, _ in hits]
 
     def _hits(self, lines: Sequence[str], own: bool) -> list[Hit]:
         hidden = SHARED if own else ()

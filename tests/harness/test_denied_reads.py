@@ -21,6 +21,7 @@ from denied_reads.trial import Trial
 
 from etude.environments.build import default_cache_dir
 from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
+from etude.harness.permissions.walks import starts
 
 LINES = int(os.environ.get("ETUDE_SHELL_LINES", "300"))
 SEED = int(os.environ.get("ETUDE_SHELL_SEED", "11"))
@@ -30,6 +31,7 @@ REFUSED = (
     "cat ~/.codex/*", "cat $HOME/.codex/auth.json", "cat /etc/shad*", "cat .en*", "cat .[e]nv", "cat .?nv",
     "cat */*/key", "cat .*", "cat .*/home/.codex/*", 'cat "$HOME"/.codex/auth.json', "X=.env; cat $X",
     "X=.e; Y=nv; cat $X$Y", "for f in .e*; do cat \"$f\"; done", "for f in $X; do cat $f; done", "cat {.env,README.md}",
+    "export X={README.md,.env}; cat $X", "declare X={a..c,.env}; cat $X", "readonly X=.{x,env}; cat $X",
     "cat .{env,x}", "cat $X", "cat ${X:-.env}", "X=; : ${X:=.env}; cat $X", "X=README.md; X+=.env; cat $X",
     "cat $(echo .env)", "cat `echo .env`", "declare -n N=X; X=.env; cat $N", "declare -l L=.ENV; cat $L",
     "read X <<< .env; cat $X", "printf -v X .env; cat $X", "set -- .env; cat $1", "f() { cat $1; }; f .env",
@@ -346,3 +348,95 @@ def test_what_lists_or_declares_neither_writes_nor_runs(line):
 )  # fmt: skip
 def test_what_lists_and_declares_plainly_is_not_asked_about(line):
     assert Judge(PermissionConfig()).judge("run_terminal_cmd", {"command": line}).verdict == "allow"
+
+
+BEHIND = ("2>&-", "<&-", "1<&-", "3>&-", "2>/dev/null", "2>&1", ">&2", "3<&0", "<<< x")
+
+
+@pytest.mark.parametrize("redirection", BEHIND)
+def test_a_word_behind_a_redirection_is_a_word_of_the_command(trial: Trial, redirection: str) -> None:
+    """tree-sitter hangs it on the redirection; a shell gives it to the command."""
+    lines = [f"cat {redirection} .env", f"find src {redirection} -delete", f"env {redirection} ./x.sh"]
+    for line in (
+        *lines,
+        f"sed p {redirection} -i",
+        f"git branch {redirection} new",
+        f"rg a {redirection} --pre=./x.sh",
+    ):
+        assert verdict(trial.judge, line) != "allow", line
+    assert verdict(trial.judge, "cat README.md 2>&- | wc -l") == "allow"
+
+
+def test_what_a_find_runs_is_chosen_by_the_tests_before_it_alone(trial: Trial) -> None:
+    (trial.project / "lk").mkdir()
+    (trial.project / "lk" / "k").symlink_to("../../vault/token")
+    (trial.project / "app").mkdir()
+    (trial.project / "app" / ".env").touch()
+    for words in (
+        "-printf -name",
+        "-exec echo -name x \\;",
+        "-exec echo -type f \\;",
+        "-printf -type",
+        "-name x -o -true",
+    ):
+        for place in ("lk", "app"):
+            assert verdict(trial.judge, f"find {place} {words} -exec cat {{}} +") != "allow", (place, words)
+    assert verdict(trial.judge, "find app -exec cat {} + -name x") != "allow"
+    for line in ("find lk -type f -exec cat {} +", "find app -name x -newermt 2024-01-01 -exec cat {} +"):
+        assert verdict(trial.judge, line) == "allow", line
+
+
+def test_words_of_git_are_meant_from_where_it_goes_first(trial: Trial) -> None:
+    for line in ("git -C infra blame secrets/key", "git -C infra --no-pager blame -w secrets/key"):
+        assert verdict(trial.judge, line) == "deny", line
+    assert verdict(trial.judge, "git -C infra blame app.txt") == "allow"
+
+
+def test_each_place_that_diff_goes_through_is_looked_at(trial: Trial) -> None:
+    for option in ("--from-file=../infra", "--to-file=../infra", "--to=../infra", "--from-file ../infra"):
+        assert verdict(trial.judge, f"cd tests && diff -rN {option} .") != "allow", option
+
+
+def test_a_word_behind_the_file_that_xxd_reads_is_a_file_it_writes(trial: Trial) -> None:
+    for line in ("xxd README.md -d", "cd tests && xxd recurse -d && grep . *", "uniq README.md -c"):
+        assert verdict(trial.judge, line) != "allow", line
+    assert verdict(trial.judge, "xxd -l16 README.md") == "allow"
+
+
+def test_what_lies_in_a_directory_of_the_session_s_own_is_not_known_here(trial: Trial) -> None:
+    """/tmp of the sandbox is not this machine's: the agent may write there unasked, options' names and git's config."""
+    lines = ["cd /tmp/a && grep . * README.md", "cat /tmp/*", "cd /tmp/r && git status", "git -C /tmp/r log"]
+    for line in (*lines, "cd /run && cat *", "cat /va[r]/run/*", "cd /workspace/../tmp/r && git diff"):
+        assert verdict(trial.judge, line) == "ask", line
+    for line in ("cat /tmp/out.log", "ls /tmp", "grep -n a /tmp/out.log", "cd /tmp && ls -la"):
+        assert verdict(trial.judge, line) == "allow", line
+
+
+LONG = {
+    "question marks": f"ls {'?' * 60}z", "stars": f"ls {'*?' * 30}z", "steps": f"cat -{'a/' * 1000}",
+    "letters": f"cat -{'a' * 4000}", "words": f"cat {'a ' * 9900}", "options": f"grep {'-a ' * 6000}x",
+    "a glob": f"grep -r --include={'a' * 19000}! x .", "a program": f'awk "{"print" * 3900}" README.md',
+    "values": f"cat {'a=' * 9900}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LONG.values(), ids=LONG)
+def test_no_line_takes_long_to_judge(trial: Trial, line: str) -> None:
+    """What fails here is stopped by the time that any test has."""
+    (trial.project / ("n" * 200)).touch()
+    assert verdict(trial.judge, line) == ("allow" if line.startswith("ls") else "ask")
+
+
+def test_what_a_walk_could_not_list_on_its_way_is_walked_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "shut" / "in").mkdir(parents=True)
+    assert starts(["grep", "-r", "a", ".", "shut/in"], *_named(".", "shut/in"), WorkspacePaths(tmp_path)) == [
+        str(tmp_path)
+    ]
+    with pytest.MonkeyPatch.context() as patch:  # the owner of everything may list everything
+        patch.setattr(os, "access", lambda path, mode: not str(path).endswith("shut"))
+        found = starts(["grep", "-r", "a", ".", "shut/in"], *_named(".", "shut/in"), WorkspacePaths(tmp_path))
+    assert found == [str(tmp_path), str(tmp_path / "shut" / "in")]
+
+
+def _named(*words: str) -> tuple[list[list[str]], list[str]]:
+    return [[each] for each in ("grep", "-r", "a", *words)], ["/workspace"]

@@ -277,3 +277,34 @@ def test_what_cannot_be_looked_at_is_asked_about(judge: Judge, project: Path) ->
         assert decision.verdict == "ask" and "cannot be looked at" in decision.explain()
     finally:
         os.waitpid(ended, 0)
+
+
+def test_a_short_line_that_stands_for_everything_many_times_over_is_asked_about(project: Path) -> None:
+    """Each pattern and each walk has a bound of its own, and a line can have as many of them as it likes."""
+    for first in range(20):
+        for second in range(20):
+            (project / "src" / str(first) / str(second)).mkdir(parents=True)
+    judge = Judge(PermissionConfig(), WorkspacePaths(project))
+    few = run(judge, "ls -R src/*/* src/*/..")
+    assert few.verdict == "allow", few.explain()
+    many = run(judge, f"ls {'src/*/*/.. ' * 1500}")
+    assert many.verdict == "ask" and "it is too much, or stands for too many files" in many.explain()
+
+
+def test_what_a_walk_comes_to_anyway_is_walked_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(50):
+        (project / "src" / str(number) / "node_modules" / "deep").mkdir(parents=True)
+    walked = list[str]()
+    monkeypatch.setattr(os, "walk", lambda top, walk=os.walk: (walked.append(str(top)), walk(top))[1])
+    assert run(Judge(PermissionConfig(), WorkspacePaths(project)), "ls -R . src src/* src/*/..").verdict == "allow"
+    assert walked == [str(project)]
+    run(Judge(PermissionConfig(), WorkspacePaths(project)), "ls -R . src/7/node_modules")
+    assert walked[1:] == [str(project), str(project / "src/7/node_modules")], "a walk goes into no package by itself"
+
+
+def test_of_very_many_reasons_the_first_are_told(project: Path) -> None:
+    for number in range(100):
+        (project / "secret" / f"key{number}").touch()
+    judge = Judge(PermissionConfig(deny=("read(secret/**)",)), WorkspacePaths(project))
+    told = run(judge, "cat secret/*").explain().splitlines()
+    assert len(told) == 21 and told[-1].startswith("and ") and told[-1].endswith(" more")

@@ -67,10 +67,11 @@ def foreign_git(top: Path) -> None:
         os.chown(top / ".git", 12345, 12345)
 
 
+# of each sort the first is always tried: "nested" leads to what nothing would redact
 PLANTED: dict[str, Callable[[Path], object]] = {
+    "nested": lambda at: link(at / "a" / "b" / "AGENTS.md", "../../../.aws/credentials"),
     "key": lambda at: link(at / "AGENTS.md", "../.ssh/id_ed25519"),
     "absolute": lambda at: link(at / "AGENTS.md", str(at.parent / ".ssh" / "id_ed25519")),
-    "nested": lambda at: link(at / "a" / "b" / "AGENTS.md", "../../../.aws/credentials"),
     "directory": lambda at: link(at / "docs", "../.aws") or link(at / "AGENTS.md", "docs/credentials"),
     "through-proc": lambda at: link(at / "AGENTS.md", "/proc/self/environ"),
     "hard-link": lambda at: os.link(at.parent / ".ssh" / "id_ed25519", at / "AGENTS.md"),

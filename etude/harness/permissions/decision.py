@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from etude.harness.permissions.rules import STRICTNESS, Verdict
 
+_TOLD = 20
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -39,8 +41,9 @@ class Decision:
         return rules if all(rules) else ()
 
     def explain(self) -> str:
-        """The pieces that made it so strict, a line each."""
-        return "\n".join(dict.fromkeys(str(reason) for reason in self.reasons if reason.verdict == self.verdict))
+        """The pieces that made it so strict, a line each; of very many the first, and how many more there are."""
+        told = list(dict.fromkeys(str(reason) for reason in self.reasons if reason.verdict == self.verdict))
+        return "\n".join(told[:_TOLD] + [f"and {len(told) - _TOLD} more"] * (len(told) > _TOLD))
 
 
 def decide(reasons: Iterable[Reason]) -> Decision:

@@ -24,18 +24,19 @@ from etude.harness.permissions import builtin
 from etude.harness.permissions.changes import parent_of_pattern, written_words
 from etude.harness.permissions.course import leads_to, run_from
 from etude.harness.permissions.decision import Decision, Reason, decide
+from etude.harness.permissions.effort import Effort, TooMuch
 from etude.harness.permissions.git_paths import INSTEAD, ignored, written
 from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree, tops
 from etude.harness.permissions.literals import Word
 from etude.harness.permissions.paths import Target, WorkspacePaths, by_process
-from etude.harness.permissions.reading import ONE_WORD, chooses, follows, opens, takes_untracked
+from etude.harness.permissions.reading import chooses, follows, opens, takes_untracked
 from etude.harness.permissions.rules import OWN, Kind, PermissionConfig, Rule, kind_of
 from etude.harness.permissions.shell import FOUND, Redirect, SimpleCommand, Unreadable, read_script
 from etude.harness.permissions.unreadable import Denied, denied
 from etude.harness.permissions.unwrap import unwrap
 from etude.harness.permissions.variables import SETS_BY_NAME, named, rules_others
 from etude.harness.permissions.walks import met, starts, tells_ripgrep
-from etude.harness.permissions.words import Reading, Values
+from etude.harness.permissions.words import Reading, Values, pieces, settled
 
 _SEARCHES = {"grep", "glob", "codebase_search", "read_lints"}
 _READS_ALL = {"grep", "codebase_search"}
@@ -43,7 +44,12 @@ _READS = "it only reads and prints"
 _PRINTS = {"echo", "printf", "test", "[", "basename", "dirname"}
 """What they are told they only print or look up: a variable's value among it is no reading outside the workspace."""
 _REMOVE = {"rm", "rmdir", "unlink"}
+_UNSEEN = "only a run would tell which repository lies there"
 _SHOWN = 400
+_A_NAME, _A_STEP = 100, 4
+"""Judging a path costs as much as looking at so many names, and each step of it at so many more."""
+_MOST_WORDS, _LONGEST, _MOST_PIECES = 1_000, 4_096, 256
+"""Of one command; letters of one word; paths that could be in it."""
 _DONE = {"allow": "allowed", "ask": "asked about", "deny": "denied"}
 
 
@@ -68,6 +74,7 @@ class Judge:
         self._hidden = tuple(hidden)
         self._guarded = guarded
         self._looked: Denied | None = None
+        self._effort = Effort()
         self._on: dict[str, list[tuple[Rule, bool]]] = {}
 
     def allow(self, rule: str) -> None:
@@ -78,9 +85,11 @@ class Judge:
 
     def judge(self, tool: str, arguments: Mapping[str, Any]) -> Decision:
         """Whether this call may be made; to ask, where something cannot be looked at: a process ends meanwhile."""
-        self._looked, reasons = None, []
+        self._looked, self._effort, reasons = None, Effort(), []
         try:
             reasons.extend(self._reasons(tool, arguments))
+        except TooMuch as reason:
+            reasons.insert(0, Reason("ask", tool, str(reason)))
         except OSError as error:
             reasons.append(Reason("ask", tool, f"what it names cannot be looked at: {error}"))
         return decide(reasons)
@@ -203,6 +212,9 @@ class Judge:
         for name, value in (*given, *((name, None) for word in set_by_name for name in named(word.text or ""))):
             if rules_others(name, value):
                 yield Reason("ask", f"{name}=…", "it can make a command run something else")
+        texts = [word.raw for word in (*command.words, *(each.target for each in command.redirects))]
+        if len(texts) > _MOST_WORDS or any(len(text) > _LONGEST for text in texts):
+            raise TooMuch
         if command.loops:
             listed = [word for _, word in command.variables]
             names = [self._names(word, directories, values) for word in listed]
@@ -216,7 +228,7 @@ class Judge:
         if not command.words:
             return
         names = [self._names(word, directories, values) for word in command.words]
-        words = _settled(command, names)
+        words = settled(command, names)
         reason = self._command(tool, command, words)
         yield reason
         ends = leads_to(command, list(directories), self._env) or ()
@@ -224,19 +236,19 @@ class Judge:
             end is not None and _lies_in(posixpath.normpath(end), WORKSPACE) for end in ends
         )  # `cd src; …; cd ..`
         written, removes = written_words(command), posixpath.basename(words[0] or "") in _REMOVE
-        above = self._git_tops(words, directories) if words[0] == "git" else ()
+        others = self._git_places(words, directories) if words[0] == "git" else ()
         for at, (word, found) in enumerate(zip(command.words[1:], names[1:], strict=True), 1):
             if any(word is other for other in written):
                 yield from self._written_word(word, directories, removes)
             for name in () if chooses(words, at) else found or ():
                 passed = back or (words[0] in _PRINTS and word.parts is not None)
                 yield from self._argument(name, directories, outside=not passed)
-                yield from self._argument(name, above, outside=False) if above else ()
+                yield from self._argument(name, others, outside=False) if others else ()
         if reason.verdict == "allow":
             yield from self._unnamed(command, words, names, directories, reason.by == _READS)
             if FOUND in command.words:
                 names = [self._names(word, directories, values) for word in command.found_by]
-                found_by = _settled(replace(command, words=command.found_by), names)
+                found_by = settled(replace(command, words=command.found_by), names)
                 yield from self._walk(found_by, names, directories, "below", links=True)
 
     def _halfway(
@@ -268,10 +280,12 @@ class Judge:
         found: list[str] = []
         for reading in readings:
             if (literal := reading.literal) is not None:
-                found += _pieces(literal)
+                found += pieces(literal)
+                if len(found) > _MOST_PIECES:
+                    raise TooMuch
                 continue
             for place in directories if not reading.pattern.startswith("/") else (WORKSPACE,):
-                matches = None if place is None else self._paths.matches(reading.pattern, place)
+                matches = None if place is None else self._paths.matches(reading.pattern, place, self._effort)
                 if matches is None or any(name.startswith("-") for name in matches):  # which are options then
                     return None
                 if reading.split and self._taken_apart(matches, reading, values.places):
@@ -286,7 +300,7 @@ class Judge:
             return True
         names = [*matches]
         for pattern, place in itertools.product(reading.looped, places):
-            found = None if place is None else self._paths.matches(pattern, place)
+            found = None if place is None else self._paths.matches(pattern, place, self._effort)
             if found is None:
                 return True
             names += found
@@ -337,7 +351,7 @@ class Judge:
         speak of count here. A secret by the built-in ones that git tracks is no secret to git: it is committed, and
         every clone and `git show` has it. What is not tracked, git's readers do not open."""
         for here in self._git_starts(words, directories):
-            if built_in and (why := obeyed(here)):
+            if built_in and (why := obeyed(here) or self._paths.is_private(str(here)) * _UNSEEN):
                 yield Reason("ask", command.raw, why)
             lists, all_files = not {"diff", "grep"} & set(words), kind == "untracked"
             named = [name for found in names for name in found or ()] if "diff" in words else []
@@ -353,12 +367,14 @@ class Judge:
         ways = {posixpath.join(place or WORKSPACE, way) for place, way in places}
         return sorted(Path(os.path.realpath(self._paths.on_host(way))) for way in ways)
 
-    def _git_tops(self, words: Sequence[str | None], directories: Sequence[str | None]) -> list[str]:
-        """Where a path among git's words may begin too. Some options, such as the `-S` of `git blame`, take a file from
-        the top of the repository, wherever git was started."""
+    def _git_places(self, words: Sequence[str | None], directories: Sequence[str | None]) -> list[str]:
+        """Where else a path among git's words may begin: where `-C` leads, and at the top of the repository, from which
+        some options, such as the `-S` of `git blame`, take a file wherever git was started."""
         if self._paths.root is None:
             return []
-        return sorted({str(top) for here in self._git_starts(words, directories) for top in tops(here) if top != here})
+        starts = self._git_starts(words, directories)
+        own = {os.path.realpath(self._paths.on_host(place)) for place in directories if place is not None}
+        return sorted({str(place) for here in starts for place in (here, *tops(here))} - own)
 
     def _could_be_refused(self, built_in: bool) -> bool:
         """Whether there is a path that a command could not read unasked. Where a rule of the user's allows the command,
@@ -390,7 +406,7 @@ class Judge:
         """The first that a walk comes to and that may not be read unasked: where a link leads, and, where the content
         of files is read, what the built-in rules take for a secret. To hide such from commands would break the
         project's own: its server reads `.env`."""
-        for path in met(top, words, links, content and self._config.builtin):
+        for path in met(top, words, links, content and self._config.builtin, self._effort):
             if path is None:
                 yield Reason("ask", top, "it holds too many directories to look at what lies in them")
             elif not any(_lies_in(path, gone) for gone in self._hidden) and not (listed and ignored(Path(path))):
@@ -448,6 +464,7 @@ class Judge:
     def _argument(self, name: str, directories: Sequence[str | None], outside: bool = True) -> Iterator[Reason]:
         """A word that may be a path to read: only what a rule says of it counts, for most words are no paths at all."""
         known = [place for place in directories if place is not None] or [WORKSPACE]
+        self._effort.spend((_A_NAME + _A_STEP * name.count("/")) * len(known))
         for place in known:
             for target in self._paths.targets(name, place):
                 ruled = self._ruled("read_file", name, target)
@@ -469,28 +486,6 @@ def _shown(words: Sequence[str | None]) -> str:
 
 def _lies_in(path: str, top: str) -> bool:
     return f"{path}/".startswith(f"{top.rstrip('/')}/")
-
-
-def _settled(command: SimpleCommand, names: Sequence[list[str] | None]) -> list[str | None]:
-    """The words, and something in place of those that are certain to be no options, or at least one word each."""
-    out: list[str | None] = []
-    name = command.words[0].text
-    for word, found in zip(command.words, names, strict=True):
-        several = word.text is None and name in ("uniq", "xxd")
-        sure = found is not None and not several and not any(name.startswith("-") for name in found)
-        one = ONE_WORD if name in ("test", "[") and found is None and word.quoted else None
-        if found is not None and chooses([*out, word.raw], len(out)):
-            one = word.raw  # no file has such a name: a shell leaves the pattern as it is
-        out.append(word.text if word.text is not None else f"\0{word.raw}" if sure and out else one)
-    return out
-
-
-def _pieces(text: str) -> list[str]:
-    """A word and the paths that could be in it: behind `=`, `:` and `@`, and right behind a short option."""
-    if re.match(r"-[^-]", text):
-        return [text[at:] for at in range(2, len(text))]
-    parts = [text, *(text[at + 1 :] for at, character in enumerate(text) if character in "=:@")]
-    return [part for part in parts if part and not part.startswith("-")]
 
 
 def _for_good(kind: Kind, target: Target) -> str:

@@ -11,15 +11,18 @@ import itertools
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from etude.environments.base import WORKSPACE
+from etude.harness.permissions.effort import Effort
 
 _SCRATCH = ("/tmp", "/dev/null", "/dev/stdout", "/dev/stderr", "/dev/fd", "/dev/tty")
 """Outside the workspace, and harmless to write."""
+_PRIVATE = ("/tmp", "/run")
+"""What a command finds there is its session's own, and none of this machine's."""
 _MOST_SEEN = 20_000
 """Names looked at for one pattern."""
 _BY_PROCESS = re.compile(r"/proc/(?:self|thread-self|\d+)(?:/.*)?|/dev/fd(?:/.*)?|/dev/std(?:in|out|err)")
@@ -66,41 +69,52 @@ class WorkspacePaths:
             full = f"{self._real_root[0]}{full[len(WORKSPACE) :]}"
         return full
 
-    def matches(self, pattern: str, directory: str = WORKSPACE) -> list[str] | None:
+    def is_private(self, path: str) -> bool:
+        """Whether what a command finds at this path of this machine, links followed, is not what lies there."""
+        real = os.path.realpath(path)
+        return _lies_in(real, _PRIVATE) and not _lies_in(real, self._real_root)
+
+    def matches(self, pattern: str, directory: str, effort: Effort) -> list[str] | None:
         """The names a shell would put in place of a pattern, perhaps a few more, and the directories that it lists to
-        find them; None where that cannot be told."""
+        find them; None where that cannot be told. Raises TooMuch."""
         if self.root is None:
             return None
         seen = itertools.count(1)
         start = "/" if pattern.startswith("/") else ""
         parts = [part for part in pattern.split("/") if part]
         try:
-            return list(self._matching(start, parts, directory, seen))
+            return list(self._matching(start, parts, directory, seen, effort))
         except (OverflowError, ValueError):
             return None
 
-    def _matching(self, found: str, parts: list[str], directory: str, seen: Iterator[int]) -> Iterator[str]:
+    def _matching(
+        self, found: str, parts: list[str], directory: str, seen: Iterator[int], effort: Effort
+    ) -> Iterator[str]:
         if not parts:
             yield found
             return
         part, rest = parts[0], parts[1:]
         if not re.search(r"(?<!\\)(?:\\\\)*[*?\[]", part):
-            yield from self._matching(found + _unescaped(part) + "/" * bool(rest), rest, directory, seen)
+            yield from self._matching(found + _unescaped(part) + "/" * bool(rest), rest, directory, seen, effort)
             return
+        where = self.on_host(found or ".", directory)
+        if self.is_private(where):
+            raise OverflowError
         try:
-            names = os.listdir(self.on_host(found or ".", directory))
+            names = os.listdir(where)
         except OSError:
             return
         names += [".", ".."]  # a dash finds them by `.*`
         if found == "/":
             names.append(WORKSPACE.strip("/"))
         yield found or "."
-        wanted = _name_pattern(part)
+        wanted = _Names.of(part)
+        effort.spend(len(names))
         for name in names:
             if next(seen) > _MOST_SEEN:
                 raise OverflowError
-            if wanted.fullmatch(name):
-                yield from self._matching(found + name + "/" * bool(rest), rest, directory, seen)
+            if wanted.matches(name):
+                yield from self._matching(found + name + "/" * bool(rest), rest, directory, seen, effort)
 
     def _named(self, path: str, directory: str) -> tuple[Target, Target]:
         named = posixpath.normpath(posixpath.join(directory, path))
@@ -108,10 +122,9 @@ class WorkspacePaths:
 
     def _target(self, path: str) -> Target:
         for root in (WORKSPACE, *self._real_root):
-            if path == root or path.startswith(f"{root}/"):
+            if _lies_in(path, (root,)):
                 return Target(path, path[len(root) + 1 :] or ".")
-        scratch = any(path == place or path.startswith(f"{place}/") for place in _SCRATCH)
-        return Target(path, None, scratch)
+        return Target(path, None, _lies_in(path, _SCRATCH))
 
     def _followed(self, path: str, directory: str) -> str:
         full = posixpath.join(directory, path)
@@ -154,13 +167,54 @@ def _unescaped(part: str) -> str:
     return re.sub(r"\\(.)", r"\1", part)
 
 
-def _name_pattern(part: str) -> re.Pattern[str]:
-    """More than the shell would match rather than less: a bracket and all behind it is anything."""
-    out, at = "", 0
-    while at < len(part) and part[at] != "[":
-        if part[at] == "\\" and at + 1 < len(part):
-            out, at = out + re.escape(part[at + 1]), at + 2
-        else:
-            out, at = out + (".*" if part[at] in "*?" else re.escape(part[at])), at + 1
-    hidden = part.startswith((".", "\\.", "["))
-    return re.compile(("" if hidden else r"(?!\.)") + out + (".*" if at < len(part) else ""), re.DOTALL)
+def _lies_in(path: str, places: Iterable[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
+@dataclass(frozen=True)
+class _Names:
+    """A pattern of names: more than the shell would match rather than less. A bracket and all behind it is anything,
+    and so is what holds a letter of several bytes, which dash counts. Each piece between stars is looked for once, from
+    left to right, so that no pattern takes long.
+    """
+
+    pieces: tuple[re.Pattern[str], ...]
+    open: bool
+    """Whether anything may stand behind the last one."""
+    hidden: bool
+
+    @classmethod
+    def of(cls, part: str) -> _Names:
+        pieces, at = [""], 0
+        while at < len(part) and part[at] != "[":
+            if part[at] == "\\" and at + 1 < len(part):
+                pieces[-1], at = pieces[-1] + re.escape(part[at + 1]), at + 2
+                continue
+            if part[at] == "*":
+                pieces.append("")
+            else:
+                pieces[-1] += "." if part[at] == "?" else re.escape(part[at])
+            at += 1
+        kept = (pieces[0], *filter(None, pieces[1:-1]), *pieces[1:][-1:])
+        hidden = part.startswith((".", "\\.", "["))
+        return cls(tuple(re.compile(piece, re.DOTALL) for piece in kept), at < len(part), hidden)
+
+    def matches(self, name: str) -> bool:
+        if name.startswith(".") and not self.hidden:
+            return False
+        if not name.isascii():
+            return True
+        first, *later = self.pieces
+        found = first.match(name)
+        for number, piece in enumerate(later, 1):
+            if found is None:
+                return False
+            last = number == len(later) and not self.open
+            at = max(found.end(), len(name) - _length(piece)) if last else found.end()
+            found = piece.search(name, at)
+        return found is not None and (self.open or found.end() == len(name))
+
+
+def _length(piece: re.Pattern[str]) -> int:
+    """Of what it matches: letters, each escaped or not, and dots."""
+    return len(re.sub(r"\\(.)", r"\1", piece.pattern, flags=re.DOTALL))

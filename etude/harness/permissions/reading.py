@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from etude.harness.permissions.finding import finds, roots_of_find
+
 Opens: TypeAlias = Literal["nothing", "named", "lists", "below", "history", "tracked"]
 """What a command opens: nothing that its words name; what they name; every directory below that; every file too; what
 git keeps; and what git tracks in the workspace."""
@@ -61,7 +63,8 @@ _READERS: Mapping[str, _Reader] = {
     "file": _Reader("named", "CfmzZ", ("--compile", "--files-from", "--magic-file", "--uncompress")),
     "ls": _Reader("named", below="R", plain="1aAbBcCdfFgGhHiklLmnNopqQrRsStuUvxXZ", valued="ITw"),
     "du": _Reader("lists", "", ("--files0-from",), plain="0abchHkLlmPsSx", valued="BdtX"),
-    "diff": _Reader("below", "l", ("--paginate",), plain="abBcdeEiNnpqrstTuwyZ", valued="CDFILSUWxX"),
+    "diff": _Reader("below", "l", ("--paginate", "--from-file", "--to-file"), plain="abBcdeEiNnpqrstTuwyZ",
+                    valued="CDFILSUWxX"),
     **dict.fromkeys(_GREPS, _Reader("named", below="rRd", plain="abcEFGhHiIlLnoPqrRsTUvVwxyzZ0123456789",
                                     valued="ABCdDefm")),
     "rg": _Reader("below", "z", ("--pre", "--search-zip", "--hostname-bin"), plain="acFHhIiLlNnoPpqSsUuvwx",
@@ -158,19 +161,11 @@ def roots(words: Sequence[str | None]) -> list[str]:
     if reader is None or name == "git":
         return ["."]
     if name == "find":
-        return _roots_of_find([word or "" for word in words[1:]])
+        return roots_of_find(words)
     operands, certain, pattern = _operands(name, reader, words[1:])
     if pattern and operands:  # unquoted it could be several words, or none
         certain &= not operands[0].startswith("\0") or re.fullmatch(r'\0"[^"@*]*"', operands[0]) is not None
     return (operands[pattern:] or ["."]) if certain else [*operands, "."]
-
-
-def _roots_of_find(words: Sequence[str]) -> list[str]:
-    at = 0
-    while at < len(words) and re.fullmatch(r"-[HLPD]|-O\d*|--", words[at]):
-        at += 2 if words[at] == "-D" else 1
-    found = itertools.takewhile(lambda word: not re.match(r"[-(!]", word), words[at:])
-    return [word for word in found if word] or ["."]
 
 
 def _operands(name: str, reader: _Reader, words: Sequence[str | None]) -> tuple[list[str], bool, bool]:
@@ -214,7 +209,6 @@ def follows(words: Sequence[str | None]) -> bool:
     return letters is None or long or bool(short & set(letters) if words[0] != "find" else {"-L", "-H"} & set(known))
 
 
-_EITHER = {"-o", "-or", "!", "-not", ",", "(", "-L", "-follow", "-newerXY"}
 _RG_PLAIN = re.compile(
     r"-[acFHhIiLlNnoPpqSsvwxe]+|-[ABCm]\d*|-t\w*|--type=\w+|-g.*|--(glob|type|files|count|color|heading|no-heading|"
     r"line-number|files-with-matches|ignore-case|smart-case|word-regexp|fixed-strings|max-count|context)(=.*)?",
@@ -224,20 +218,6 @@ _RG_PLAIN = re.compile(
 _CHOSEN = re.compile(r"--(in|ex)clude=([\w.*?-]*)(?:\{([\w.*?,-]+)\})?([\w.*?-]*)")
 _ALONE = re.compile(r"[ef]?grep|-[nrRilLhHwEFPIoscvqaz]+|--((in|ex)clude|exclude-dir|color)=.*|[^-].*")
 """What takes no word behind it."""
-
-
-def finds(words: Sequence[str | None]) -> re.Pattern[str]:
-    """The names of what a `find` could give to a command."""
-    known = [word or "" for word in words]
-    named = [value for option, value in itertools.pairwise(known) if option == "-name" and not _EITHER & set(known)]
-    plain = named and not set(named[0]) & set("\\\0")  # find takes a backslash in a pattern, fnmatch does not
-    return re.compile(fnmatch.translate(named[0]) if plain else "", re.DOTALL)
-
-
-def finds_links(words: Sequence[str | None]) -> bool:
-    """Whether links are among it."""
-    pairs = set(itertools.pairwise(word or "" for word in words))
-    return bool(_EITHER & set(words)) or not {("-type", "f"), ("-type", "d")} & pairs
 
 
 def passes_over(words: Sequence[str | None], name: str) -> bool:
@@ -291,8 +271,8 @@ def _fits(name: str, reader: _Reader, words: Sequence[str | None], known: Sequen
         return False
     operands = [word for word in known if word not in options]
     pairs = [(before, word) for before, word in zip(("", *known), known, strict=False) if word in operands]
-    if name in ("uniq", "xxd"):
-        return len(operands) <= 1
+    if name in ("uniq", "xxd"):  # what stands behind a file's name is what xxd writes, an option as well
+        return not operands or operands == list(known[-1:])
     if name == "sed":
         return _sed(known)
     if name == "awk":

@@ -82,6 +82,7 @@ RESERVED = {
 """Words that are no command's name. Where one seems to be, the parser and the shell do not read the same line."""
 _BLANK = re.compile(r"(?:[ \t\n]|(?<=[ \t\n])\\\n)*")
 _BLANK_INSIDE = re.compile(r"(?<!\\)(?:\\\\)*[ \t\n]|\\\n")
+_OPENS_BRACE = re.compile(r"(?<!\$)\{")
 _SUBSTITUTION = re.compile(r"`|\$\(|[<>]\(")
 _EXPANSION = re.compile(rb"(?<!\\)(?:\\\\)*(?:\$[\w({\[@*#?!-]|`)")
 _EXPANSIONS = {"command_substitution", "arithmetic_expansion", "expansion", "simple_expansion"}
@@ -391,6 +392,8 @@ def _declaration(node: Node) -> Iterator[SimpleCommand]:
             if not named and not re.fullmatch(r"-[a-hj-mo-zA-Z]+|\w+", text_of(child)):
                 raise Unreadable(f"{text_of(keyword)} {text_of(child)}: a name that is computed can run something")
         variables = tuple(_assignment(child) for child in rest if child.type == "variable_assignment")
+        # behind a command bash makes several words of `X={a,b}`, each an assignment
+        variables = tuple((name, Word(None, name) if _OPENS_BRACE.search(to.raw) else to) for name, to in variables)
         if any(re.match(r"-.*[^-xrgpft]", text_of(child)) for child in rest):
             # an attribute can change what an assignment means: `-n` makes another variable of it, `-l` other letters
             names = [text_of(child) for child in rest if child.type == "variable_name"]
@@ -433,15 +436,15 @@ def _file(node: Node) -> list[Redirect]:
     targets = [child for child in node.children if child.is_named and child.type != "file_descriptor"]
     if any(child.type == "file_descriptor" and not text_of(child).isdecimal() for child in node.children):
         raise Unreadable("a word stands where the number of a redirection should")  # which a shell gives to the command
-    if operator in (">&-", "<&-"):
+    # tree-sitter hangs further words on a redirection, which a shell gives to the command
+    if len(targets) != (0 if operator in (">&-", "<&-") else 1):
+        raise Unreadable("words follow a redirection")
+    if not targets:
         return []
-    if operator in (">&", "<&") and len(targets) == 1 and re.fullmatch(r"\d+-?|-", text_of(targets[0])):
+    if operator in (">&", "<&") and re.fullmatch(r"\d+-?|-", text_of(targets[0])):
         return []
     if operator not in (">", ">>", ">|", "&>", "&>>", "<", ">&", "<&"):
         raise Unreadable(f"it holds the redirection {operator}")
-    # tree-sitter hangs further words on a redirection, which a shell gives to the command
-    if len(targets) != 1:
-        raise Unreadable("words follow a redirection")
     return [Redirect(word_of(targets[0]), writes=">" in operator)]
 
 

@@ -7,14 +7,17 @@ What of it may be read is for the judge.
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from etude.harness.permissions.builtin import PACKAGES, SECRETS
+from etude.harness.permissions.effort import Effort
+from etude.harness.permissions.finding import finds, finds_links
 from etude.harness.permissions.paths import WorkspacePaths
-from etude.harness.permissions.reading import finds, finds_links, passes_over, roots
+from etude.harness.permissions.reading import passes_over, roots
 from etude.harness.permissions.shell import SimpleCommand
 from etude.host import beneath
 
@@ -49,10 +52,29 @@ def starts(
     tops = {place.on_host(name, directory) for name in named or ["."] for directory in known}
     if not any(os.path.lexists(top) for top in tops):
         tops = {place.on_host(directory) for directory in known}
-    return sorted(os.path.realpath(top) for top in tops)
+    return _outermost(sorted({os.path.realpath(top) for top in tops}))
 
 
-def met(top: str, words: Sequence[str | None], links: bool, secrets: bool) -> Iterator[str | None]:
+def _outermost(tops: Sequence[str]) -> list[str]:
+    """Without those that a walk from one before comes to anyway, as it does where no package lies between."""
+    found = list[str]()
+    for top in tops:
+        above = f"{found[-1].rstrip('/')}/" if found else "\0"
+        if not (top.startswith(above) and _reached(above, top)):
+            found.append(top)
+    return found
+
+
+def _reached(above: str, top: str) -> bool:
+    """Whether a walk from there comes here: through no package, and through directories that it may list alone."""
+    steps = top.removeprefix(above).split("/")[:-1]
+    between = itertools.accumulate(steps, os.path.join, initial=above)
+    return PACKAGES.isdisjoint((*steps, os.path.basename(top))) and all(
+        os.access(step, os.R_OK | os.X_OK) for step in between
+    )
+
+
+def met(top: str, words: Sequence[str | None], links: bool, secrets: bool, effort: Effort) -> Iterator[str | None]:
     """What a command comes to from here, of the links that it may follow and, outside of packages, of what has a
     secret's name and it may read; a None at the end where there may be more."""
     wanted = finds(words) if words[0] == "find" else re.compile("")
@@ -62,6 +84,7 @@ def met(top: str, words: Sequence[str | None], links: bool, secrets: bool) -> It
         if count > _MOST_WALKED:
             yield None
             return
+        effort.spend(1 + len(directories) + len(files))
         back += _taken_back(Path(directory)) if words[0] == "rg" else ()
         here = secrets and PACKAGES.isdisjoint(directory.removeprefix(top).split("/"))
         for name in (*directories, *files):

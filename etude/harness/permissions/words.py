@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from etude.harness.permissions.literals import Part, Word
+from etude.harness.permissions.reading import ONE_WORD, chooses
 from etude.harness.permissions.shell import SimpleCommand
 from etude.harness.permissions.variables import named
 
@@ -176,3 +177,25 @@ def _braces(reading: Reading, parts: Sequence[Part], splits: bool) -> list[Readi
         return [None]
     before, after = reading.pattern[: found.start()], reading.pattern[found.end() :]
     return [reading, *(replace(reading, pattern=before + middle + after) for middle in found[1].split(","))]
+
+
+def settled(command: SimpleCommand, names: Sequence[list[str] | None]) -> list[str | None]:
+    """The words, and something in place of those that are certain to be no options, or at least one word each."""
+    out: list[str | None] = []
+    name = command.words[0].text
+    for word, found in zip(command.words, names, strict=True):
+        several = word.text is None and name in ("uniq", "xxd")
+        sure = found is not None and not several and not any(name.startswith("-") for name in found)
+        one = ONE_WORD if name in ("test", "[") and found is None and word.quoted else None
+        if found is not None and chooses([*out, word.raw], len(out)):
+            one = word.raw  # no file has such a name: a shell leaves the pattern as it is
+        out.append(word.text if word.text is not None else f"\0{word.raw}" if sure and out else one)
+    return out
+
+
+def pieces(text: str) -> list[str]:
+    """A word and the paths that could be in it: behind `=`, `:` and `@`, and right behind a short option."""
+    if re.match(r"-[^-]", text):
+        return [text[at:] for at in range(2, len(text))]
+    parts = [text, *(text[at + 1 :] for at, character in enumerate(text) if character in "=:@")]
+    return [part for part in parts if part and not part.startswith("-")]
