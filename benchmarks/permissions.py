@@ -3,7 +3,8 @@
     python benchmarks/permissions.py [--lines 100000] [--seed 0]
 
 Command lines made at random around denied files are judged by the rules alone; what they allow unasked is run in bash
-and dash, where the denied files are there to be read. `denied_opens` counts the lines that opened one. A sample of what
+and dash, where the denied files are there to be read. `denied_opens` counts the lines that opened one. `read_otherwise`
+counts those of which bash ran a command with other words than were judged, whatever these do. A sample of what
 is refused is run as well: `refused_opened` of `refused_run` opened a denied file, which is what the rules prevented.
 `everyday` are the shares of 300 harmless commands that nobody is asked about: with the default rules, with reads denied
 and hidden by the sandbox as the product does it, with reads denied and nothing hidden, and, for comparison, with the
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from denied_reads.lines import make_line
 from denied_reads.trial import Trial
+from denied_reads.words import unread
 
 from etude.environments.build import default_cache_dir
 from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths, unreadable
@@ -88,7 +90,7 @@ def _plain(words: list[str]) -> bool:
 def play(trial: Trial, count: int, seed: int, told: bool = True) -> dict[str, object]:
     """Judge and run so many lines."""
     draw, choice, known = random.Random(seed), random.Random(seed), everyday()
-    allowed_in_all, distinct, refused_run, refused_opened = 0, set[str](), 0, 0
+    allowed_in_all, distinct, refused_run, refused_opened, read_otherwise = 0, set[str](), 0, 0, 0
     hits, began = list[tuple[str, str]](), time.monotonic()
     for start in range(0, count, BATCH):
         trial.lay_out()
@@ -101,6 +103,10 @@ def play(trial: Trial, count: int, seed: int, told: bool = True) -> dict[str, ob
         hits += found
         for line, shell in found:
             print(f"opened by {shell}: {line!r}", file=sys.stderr, flush=True)
+        trial.lay_out()
+        for line, words in (otherwise := unread(trial, allowed)):
+            print(f"read otherwise than bash does: {line!r}, which ran {words!r}", file=sys.stderr, flush=True)
+        read_otherwise += len(otherwise)
         refused = [line for line in lines if line not in distinct]
         sample = choice.sample(refused, min(REFUSED_RUN, len(refused)))
         refused_run += len(sample)
@@ -113,7 +119,8 @@ def play(trial: Trial, count: int, seed: int, told: bool = True) -> dict[str, ob
             )
     return {
         "lines": count, "asked": count - allowed_in_all, "allowed": allowed_in_all, "allowed_distinct": len(distinct),
-        "denied_opens": len(hits), "refused_run": refused_run, "refused_opened": refused_opened,
+        "denied_opens": len(hits), "read_otherwise": read_otherwise, "refused_run": refused_run,
+        "refused_opened": refused_opened,
     }  # fmt: skip
 
 
@@ -132,7 +139,7 @@ def main() -> None:
     finally:
         shutil.rmtree(top, ignore_errors=True)
     print(json.dumps(result))
-    sys.exit(1 if result["denied_opens"] else 0)
+    sys.exit(1 if result["denied_opens"] or result["read_otherwise"] else 0)
 
 
 if __name__ == "__main__":

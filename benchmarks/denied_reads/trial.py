@@ -14,11 +14,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
 
-RUNNER = Path(__file__).with_name("runner.py")
+RUNNER, TRACER = (Path(__file__).with_name(name) for name in ("runner.py", "tracer.py"))
 SHARED = ("/etc/shadow",)
 """What is watched and is the machine's own."""
 Hit = tuple[int, str, list[str]]
@@ -122,27 +123,39 @@ class Trial:
             hits = [hit for hit in hits if hit[:2] in again]
         return [(lines[number], shell) for number, shell, _ in hits]
 
+    def traced(self, lines: Sequence[str]) -> list[str]:
+        """What bash tells of each line with `set -x`."""
+        return self._said(TRACER, {"lines": lines, "directory": str(self.project)}, ())
+
     def _hits(self, lines: Sequence[str], own: bool) -> list[Hit]:
         hidden = SHARED if own else ()
         watched = [path for path in self.watched if path not in hidden]
-        plan, runner = (self.top.with_name(f"{self.top.name}-{name}") for name in ("plan.json", RUNNER.name))
-        plan.write_text(json.dumps({"lines": lines, "watched": watched, "directory": str(self.project)}))
-        shutil.copy(RUNNER, runner)  # the sandbox has a /tmp of its own, where this may lie, and its environment too
-        try:
-            said = asyncio.run(self._run(f"{os.path.realpath(sys.executable)} {runner} {plan}", len(lines), hidden))
-        finally:
-            plan.unlink()
-            runner.unlink()
-        return [(number, shell, files) for number, shell, files in said["hits"]]
+        plan = {"lines": lines, "watched": watched, "directory": str(self.project)}
+        return [(number, shell, files) for number, shell, files in self._said(RUNNER, plan, hidden)]
 
-    async def _run(self, command: str, lines: int, hidden: tuple[str, ...]) -> dict[str, list[Hit]]:
+    def _said(self, script: Path, plan: dict[str, Any], hidden: tuple[str, ...]) -> list[Any]:
+        """What a script prints of a plan, in a sandbox of the product's."""
+        file, copy = (self.top.with_name(f"{self.top.name}-{name}") for name in ("plan.json", script.name))
+        file.write_text(json.dumps(plan))
+        shutil.copy(script, copy)  # the sandbox has a /tmp of its own, where this may lie, and its environment too
+        try:
+            return asyncio.run(
+                self._run(f"{os.path.realpath(sys.executable)} {copy} {file}", len(plan["lines"]), hidden)
+            )
+        finally:
+            file.unlink()
+            copy.unlink()
+
+    async def _run(self, command: str, lines: int, hidden: tuple[str, ...]) -> list[Any]:
         config = WorkspaceConfig(hidden=hidden, shown=("~",), protected=(), env=self.env)
         workspace = await open_workspace(self.project, config)
         try:
-            done = await workspace.exec(command, timeout_s=120 + 4.5 * lines, max_output_bytes=4_000_000)
+            done = await workspace.exec(command, timeout_s=120 + 4.5 * lines, max_output_bytes=16_000_000)
         finally:
             await workspace.destroy()
         if done.exit_code:
             raise RuntimeError(done.output.decode(errors="replace")[-2000:])
         # not the last line: what the lines left running may print after it
-        return json.loads(next(line for line in reversed(done.output.splitlines()) if line.startswith(b'{"hits"')))
+        return json.loads(next(line for line in reversed(done.output.splitlines()) if line.startswith(b'{"hits"')))[
+            "hits"
+        ]

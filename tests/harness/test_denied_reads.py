@@ -18,9 +18,11 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import permissions
 from denied_reads.trial import Trial
+from denied_reads.words import unread
 
 from etude.environments.build import default_cache_dir
 from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
+from etude.harness.permissions.shell import read_script
 from etude.harness.permissions.walks import starts
 
 LINES = int(os.environ.get("ETUDE_SHELL_LINES", "300"))
@@ -202,7 +204,7 @@ def test_what_ripgrep_passes_over_is_no_reason_to_ask(trial: Trial) -> None:
 
 def test_shells_open_nothing_that_is_denied(trial: Trial) -> None:
     found = permissions.play(trial, LINES, SEED, told=False)
-    assert found["denied_opens"] == 0 and found["lines"] == LINES
+    assert found["denied_opens"] == found["read_otherwise"] == 0 and found["lines"] == LINES
     assert found["allowed"] >= found["allowed_distinct"] > LINES / 50  # and not by asking about everything
     assert found["refused_run"] > found["refused_opened"] > found["refused_run"] / 20, "the lines try"
 
@@ -227,6 +229,15 @@ def test_the_trial_sees_what_a_shell_opens(trial: Trial) -> None:
         "cat < ~/.codex/*",
     }
     assert ("cat .en*", "dash") in found and ("cat .en*", "bash") in found and ("cat < ~/.codex/*", "dash") not in found
+
+
+def test_the_trial_sees_what_a_shell_runs_and_the_judge_has_not_read(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everyday = [line for line in permissions.everyday() if trial.allowed(line)]
+    assert unread(trial, everyday) == []
+    monkeypatch.setattr("denied_reads.words.read_script", lambda line: read_script(line.replace(" .env", "")))
+    assert unread(trial, ["cat README.md .env", "cat README.md"]) == [("cat README.md .env", "cat\0README.md\0.env\0")]
 
 
 def test_everyday_commands_are_not_asked_about(trial: Trial) -> None:

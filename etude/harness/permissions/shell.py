@@ -436,6 +436,9 @@ def _file(node: Node) -> list[Redirect]:
     targets = [child for child in node.children if child.is_named and child.type != "file_descriptor"]
     if any(child.type == "file_descriptor" and not text_of(child).isdecimal() for child in node.children):
         raise Unreadable("a word stands where the number of a redirection should")  # which a shell gives to the command
+    before = node.prev_sibling
+    if before is not None and before.end_byte == node.start_byte and re.search(r"(?:^|\s)\d+$", text_of(before)):
+        raise Unreadable("a number stands where a word should")  # `0<` is a redirection's to a shell
     # tree-sitter hangs further words on a redirection, which a shell gives to the command
     if len(targets) != (0 if operator in (">&-", "<&-") else 1):
         raise Unreadable("words follow a redirection")
