@@ -10,8 +10,9 @@ project's virtual environment would have it. One thing is left to callers: `stat
 run git in its submodules, by each one's own config. `ls-files` and `update-index` do not, and are used instead.
 `listed_config` and `read_config` alone look at a repository's config, to know what it names.
 
-It runs in a process group of its own: Ctrl-C at the terminal is for us, who then end it. What an exit code means is the
-caller's business.
+It runs in a process group of its own: Ctrl-C at the terminal is for us, who then end it. Where `setpriv` of util-linux
+is installed the kernel ends it too when we are killed: git that lives on would hold locks, and fill the disk, in a
+repository of the user's. What an exit code means is the caller's business.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ def listed_config(workspace: Path) -> list[tuple[str, str, str]]:
     argv, variables = _command(("config", "--list", "--show-origin", "--null"), GitContext(workspace=workspace), None)
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM", "GIT_DIR"):
         del variables[name]
-    plain = [argv[0], *argv[argv.index("config") :]]
+    plain = [*argv[: argv.index("--no-pager")], *argv[argv.index("config") :]]
     try:
         done = subprocess.run(plain, cwd=workspace, env=variables, capture_output=True, timeout=_LISTED_S, check=False)
     except subprocess.TimeoutExpired:
@@ -206,11 +207,21 @@ def read_config(text: bytes, workspace: Path) -> tuple[tuple[str, str], ...] | N
 
 
 def _command(words: tuple[str, ...], at: GitContext, env: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:
-    program, path = find_git(*(each for each in (at.work_tree, at.cwd, at.workspace) if each is not None))
+    workspaces = [each for each in (at.work_tree, at.cwd, at.workspace) if each is not None]
+    program, path = find_git(*workspaces)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     options = [part for option in _OPTIONS for part in ("-c", option)]
-    argv = [program, "--no-pager", *options, *words]
+    argv = [*_ending_with_us(find_program("setpriv", workspaces)[0]), program, "--no-pager", *options, *words]
     return argv, {**inherited, "PATH": path, **_ENV, **at.variables, **(env or {})}
+
+
+@functools.lru_cache(maxsize=16)
+def _ending_with_us(setpriv: str | None) -> tuple[str, ...]:
+    """What a command begins with that is to end when the thread that waits for it does; nothing where `setpriv` is
+    lacking, or is another's that cannot do it. A `preexec_fn` would not do: it is not safe beside threads."""
+    argv = (setpriv or "", "--pdeathsig", "KILL", "--")
+    knows = setpriv and subprocess.run([*argv, setpriv, "--version"], capture_output=True, check=False).returncode == 0
+    return argv if knows else ()
 
 
 def _refuse_pipes(at: GitContext) -> None:
