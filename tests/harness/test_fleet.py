@@ -122,55 +122,6 @@ def test_agents_start_from_what_the_user_has_and_change_nothing_of_it(project: P
     assert git(project, "worktree", "list").count("\n") == 1 and list((project.parent / "trees").glob("*/[0-9]*")) == []
 
 
-def large(path: Path) -> None:
-    """More than undo and worktrees take; it is made of nothing, and takes git its time all the same."""
-    with path.open("w+b") as file:
-        file.truncate(60_000_000)
-
-
-def test_files_that_are_too_large_are_left_out_and_named(project: Path) -> None:
-    """New ones, and those that have grown; in the user's tree, and in an agent's."""
-    large(project / "big.bin")
-    large(project / "b.py")
-    (project / "also.bin").symlink_to("big.bin")
-
-    async def scenario(trees: Worktrees) -> None:
-        assert trees.left_out == ("b.py", "big.bin")
-        tree = await trees.add("one")
-        assert not (tree.path / "big.bin").exists() and (tree.path / "also.bin").is_symlink()
-        assert (tree.path / "b.py").read_text() == "b, staged\n", "as the index has it"
-        (tree.path / "b.py").write_text("b, the agent's\n")
-        (tree.path / "small.py").write_text("small\n")
-        large(tree.path / "a.py")
-        large(tree.path / "data.bin")
-        result = await trees.result(tree)
-        assert sorted(result.left_out) == ["a.py", "data.bin"] and result.files == 2
-        assert git(project, "show", f"{result.commit}:a.py") == "x = 1\ny = 2\nz = 3 # dirty\n"
-        with pytest.raises(ConfigError, match=r"changes b\.py, too large in your tree"):
-            await apply_result(trees.repository, result)
-        assert (project / "b.py").stat().st_size == 60_000_000 and not (project / "small.py").exists()
-        (project / "b.py").write_text("b, staged\n")
-        assert await apply_result(trees.repository, result) == ["b.py", "small.py"]
-
-    with_trees(project, scenario)
-    packed = git(project, "cat-file", "--batch-all-objects", "--batch-check=%(objectsize)").split()
-    assert max(map(int, packed)) < 60_000_000, "nothing of them is kept in the repository"
-
-
-def test_a_large_file_that_is_committed_is_there(project: Path) -> None:
-    large(project / "big.bin")
-    git(project, "add", "big.bin")
-    git(project, "commit", "-qm", "large")
-
-    async def scenario(trees: Worktrees) -> None:
-        assert trees.left_out == ()
-        tree = await trees.add("one")
-        assert (tree.path / "big.bin").stat().st_size == 60_000_000
-        assert (await trees.result(tree)).left_out == ()
-
-    with_trees(project, scenario)
-
-
 def test_an_explicit_commit_without_what_is_uncommitted(project: Path) -> None:
     async def scenario(trees: Worktrees) -> None:
         tree = await trees.add("one")
