@@ -43,6 +43,7 @@ from etude.harness.session import Session
 from etude.harness.state import Stop
 from etude.harness.store import SessionStore
 from etude.product.config import AgentConfig, config_file
+from etude.product.git_inside import lack_of_git, trusting
 from etude.product.hooks import Hooks
 from etude.product.images import Images
 from etude.product.own_commands import expanded
@@ -79,7 +80,7 @@ class Agent:
         self.hooks_run: Mapping[str, int] = {}
         """The user's hooks, and how often each was run."""
         self.lacking: Mapping[str, str] = {}
-        """MCP servers that have not all the tools they should have, and why."""
+        """MCP servers that have not all the tools they should have, git where it does not work, and why."""
         self._at_work: asyncio.Task[Any] | None = None
         self._cancelled = False
 
@@ -185,6 +186,9 @@ async def open_agent(
         stack.push_async_callback(sandbox.destroy)
         gate = Gate(_judge(permissions, directory, view, allow, sandbox), ask, partial(remember, project))
         mcp = _said(await stack.enter_async_context(McpTools(config.mcp, directory)))
+        gitless = await asyncio.to_thread(lack_of_git, directory, config.workspace.sandbox == "on")
+        if gitless is not None:
+            _log.warning(gitless.person)
         harness = config.summarised
         around = await asyncio.to_thread(surroundings, directory, config) if config.surroundings else ""
         guard = SecretGuard(Redactor(known_secrets(os.environ), store.key(name)))
@@ -204,7 +208,8 @@ async def open_agent(
         )
         _begin(session, name, directory, config.endpoint.model)
         agent = Agent(name, directory, session, endpoint, gate, ledger, spans)
-        agent.lacking, agent.hooks_run = mcp.failed, hooks.counts
+        agent.lacking = {**mcp.failed, **({"git": gitless.person} if gitless is not None else {})}
+        agent.hooks_run = hooks.counts
         agent.use_model(config.endpoint.model)
         stack.push_async_callback(_left, hooks, session)
         yield agent
@@ -241,6 +246,7 @@ def confined(config: WorkspaceConfig, permissions: PermissionConfig, directory: 
     denied = unreadable(permissions, directory)
     masked = (*config.masked, *(path for path in denied if not path.startswith("/")))
     hidden = (*config.hidden, *(path for path in denied if path.startswith("/")))
+    env = trusting(env, directory)
     return config.model_copy(update={"env": env, "masked": masked, "hidden": hidden})
 
 
