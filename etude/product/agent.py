@@ -185,10 +185,7 @@ async def open_agent(
         sandbox = await open_workspace(directory, view)
         stack.push_async_callback(sandbox.destroy)
         gate = Gate(_judge(permissions, directory, view, allow, sandbox), ask, partial(remember, project))
-        mcp = _said(await stack.enter_async_context(McpTools(config.mcp, directory)))
-        gitless = await asyncio.to_thread(lack_of_git, directory, config.workspace.sandbox == "on")
-        if gitless is not None:
-            _log.warning(gitless.person)
+        mcp = await stack.enter_async_context(McpTools(config.mcp, directory))
         harness = config.summarised
         around = await asyncio.to_thread(surroundings, directory, config) if config.surroundings else ""
         guard = SecretGuard(Redactor(known_secrets(os.environ), store.key(name)))
@@ -208,8 +205,7 @@ async def open_agent(
         )
         _begin(session, name, directory, config.endpoint.model)
         agent = Agent(name, directory, session, endpoint, gate, ledger, spans)
-        agent.lacking = {**mcp.failed, **({"git": gitless.person} if gitless is not None else {})}
-        agent.hooks_run = hooks.counts
+        agent.lacking, agent.hooks_run = await _lacking(mcp, directory, config), hooks.counts
         agent.use_model(config.endpoint.model)
         stack.push_async_callback(_left, hooks, session)
         yield agent
@@ -225,10 +221,15 @@ async def _left(hooks: Hooks, session: Session) -> None:
         await hooks.end(session.state.stop)
 
 
-def _said(mcp: McpTools) -> McpTools:
+async def _lacking(mcp: McpTools, directory: Path, config: AgentConfig) -> dict[str, str]:
+    """What does not work, and why; warns of it."""
     for server, why in mcp.failed.items():
         _log.warning("an MCP server lacks tools", server=server, why=why)
-    return mcp
+    gitless = await asyncio.to_thread(lack_of_git, directory, config.workspace.sandbox == "on")
+    if gitless is None:
+        return dict(mcp.failed)
+    _log.warning(gitless.person)
+    return {**mcp.failed, "git": gitless.person}
 
 
 def _begin(session: Session, name: str, directory: Path, model: str) -> None:
