@@ -28,6 +28,8 @@ from etude.host import beneath
 from etude.host.git import GitContext, find_git, run_git
 from etude.host.repository import PrivateGitDir, excludes, find
 
+MAX_FILE_MB = 50.0
+"""Of one file. Agents side by side have the same bound."""
 _ATTRIBUTES = "* -text !eol !filter !ident !working-tree-encoding\n"
 
 
@@ -45,7 +47,7 @@ class Restored:
 class Shadow:
     """For one session; sessions of one workspace share a repository, and so what their snapshots have in common."""
 
-    def __init__(self, workspace: Path, home: Path, session_id: str, max_file_mb: float = 50.0) -> None:
+    def __init__(self, workspace: Path, home: Path, session_id: str, max_file_mb: float = MAX_FILE_MB) -> None:
         self._workspace = workspace.resolve()
         find_git(self._workspace)
         self._git = home / hashlib.sha256(os.fsencode(self._workspace)).hexdigest()[:24]

@@ -8,10 +8,12 @@ of a user's), so that neither config nor hooks are the user's repository's; the 
 out as well; no protocol is spoken; and it is never taken from the workspace, as a PATH with `./bin` or with the
 project's virtual environment would have it. One thing is left to callers: `status`, `diff` and `add` of a working tree
 run git in its submodules, by each one's own config. `ls-files` and `update-index` do not, and are used instead.
-`listed_config` and `read_config` alone look at a repository's config, to know what it names.
+`listed_config` and `read_config` alone look at a repository's config, to know what it names, and `distrusts` lets git
+itself say whether the user's own would believe it.
 
-It runs in a process group of its own: Ctrl-C at the terminal is for us, who then end it. What an exit code means is the
-caller's business.
+It runs in a process group of its own: Ctrl-C at the terminal is for us, who then end it. Where `setpriv` of util-linux
+is installed the kernel ends it too when we are killed: git that lives on would hold locks, and fill the disk, in a
+repository of the user's. What an exit code means is the caller's business.
 """
 
 from __future__ import annotations
@@ -177,13 +179,8 @@ def users_excludes(workspace: Path) -> str:
 def listed_config(workspace: Path) -> list[tuple[str, str, str]]:
     """(file, key, value) of all the config that the user's own git would obey in the workspace, its repository's too.
     Listing it starts nothing. Empty where git does not come to an end of it: an included file may have none."""
-    argv, variables = _command(("config", "--list", "--show-origin", "--null"), GitContext(workspace=workspace), None)
-    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM", "GIT_DIR"):
-        del variables[name]
-    plain = [argv[0], *argv[argv.index("config") :]]
-    try:
-        done = subprocess.run(plain, cwd=workspace, env=variables, capture_output=True, timeout=_LISTED_S, check=False)
-    except subprocess.TimeoutExpired:
+    done = _as_the_users("config", "--list", "--show-origin", "--null", workspace=workspace)
+    if done is None:
         return []
     fields = os.fsdecode(done.stdout).split("\0")
     pairs = (
@@ -191,6 +188,25 @@ def listed_config(workspace: Path) -> list[tuple[str, str, str]]:
         for file, each in zip(fields[::2], fields[1::2], strict=False)
     )
     return [(file, key, value) for file, key, _, value in pairs]
+
+
+def distrusts(workspace: Path) -> bool:
+    """Whether the user's own git refuses the repository there for its owner. It starts nothing: git looks at that
+    first."""
+    done = _as_the_users("rev-parse", "--git-dir", workspace=workspace)
+    return done is not None and done.returncode != 0 and b"dubious ownership" in done.stderr
+
+
+def _as_the_users(*words: str, workspace: Path) -> subprocess.CompletedProcess[bytes] | None:
+    """A command that starts nothing, as the user's own git does it in the workspace; None where it does not end."""
+    argv, variables = _command(words, GitContext(workspace=workspace), None)
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM", "GIT_DIR"):
+        del variables[name]
+    plain = [*argv[: argv.index("--no-pager")], *words]
+    try:
+        return subprocess.run(plain, cwd=workspace, env=variables, capture_output=True, timeout=_LISTED_S, check=False)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 @functools.lru_cache(maxsize=256)
@@ -206,11 +222,21 @@ def read_config(text: bytes, workspace: Path) -> tuple[tuple[str, str], ...] | N
 
 
 def _command(words: tuple[str, ...], at: GitContext, env: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:
-    program, path = find_git(*(each for each in (at.work_tree, at.cwd, at.workspace) if each is not None))
+    workspaces = [each for each in (at.work_tree, at.cwd, at.workspace) if each is not None]
+    program, path = find_git(*workspaces)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     options = [part for option in _OPTIONS for part in ("-c", option)]
-    argv = [program, "--no-pager", *options, *words]
+    argv = [*_ending_with_us(find_program("setpriv", workspaces)[0]), program, "--no-pager", *options, *words]
     return argv, {**inherited, "PATH": path, **_ENV, **at.variables, **(env or {})}
+
+
+@functools.lru_cache(maxsize=16)
+def _ending_with_us(setpriv: str | None) -> tuple[str, ...]:
+    """What a command begins with that is to end when the thread that waits for it does; nothing where `setpriv` is
+    lacking, or is another's that cannot do it. A `preexec_fn` would not do: it is not safe beside threads."""
+    argv = (setpriv or "", "--pdeathsig", "KILL", "--")
+    knows = setpriv and subprocess.run([*argv, setpriv, "--version"], capture_output=True, check=False).returncode == 0
+    return argv if knows else ()
 
 
 def _refuse_pipes(at: GitContext) -> None:

@@ -44,6 +44,7 @@ from etude.harness.state import Stop
 from etude.harness.store import SessionStore
 from etude.harness.tools.agent.indexed import keep_on_disk
 from etude.product.config import AgentConfig, config_file
+from etude.product.git_inside import lack_of_git, trusting
 from etude.product.hooks import Hooks
 from etude.product.images import Images
 from etude.product.own_commands import expanded
@@ -80,7 +81,7 @@ class Agent:
         self.hooks_run: Mapping[str, int] = {}
         """The user's hooks, and how often each was run."""
         self.lacking: Mapping[str, str] = {}
-        """MCP servers that have not all the tools they should have, and why."""
+        """MCP servers that have not all the tools they should have, git where it does not work, and why."""
         self._at_work: asyncio.Task[Any] | None = None
         self._cancelled = False
 
@@ -184,7 +185,7 @@ async def open_agent(
         view = confined(config.workspace, permissions, directory)
         sandbox = await _opened(directory, view, stack)
         gate = Gate(_judge(permissions, directory, view, allow, sandbox), ask, partial(remember, project))
-        mcp = _said(await stack.enter_async_context(McpTools(config.mcp, directory)))
+        mcp = await stack.enter_async_context(McpTools(config.mcp, directory))
         harness = config.summarised
         around = await asyncio.to_thread(surroundings, directory, config) if config.surroundings else ""
         guard = SecretGuard(Redactor(known_secrets(os.environ), store.key(name)))
@@ -204,7 +205,7 @@ async def open_agent(
         )
         _begin(session, name, directory, config.endpoint.model)
         agent = Agent(name, directory, session, endpoint, gate, ledger, spans)
-        agent.lacking, agent.hooks_run = mcp.failed, hooks.counts
+        agent.lacking, agent.hooks_run = await _lacking(mcp, directory, config), hooks.counts
         agent.use_model(config.endpoint.model)
         stack.push_async_callback(_left, hooks, session)
         yield agent
@@ -227,10 +228,15 @@ async def _left(hooks: Hooks, session: Session) -> None:
         await hooks.end(session.state.stop)
 
 
-def _said(mcp: McpTools) -> McpTools:
+async def _lacking(mcp: McpTools, directory: Path, config: AgentConfig) -> dict[str, str]:
+    """What does not work, and why; warns of it."""
     for server, why in mcp.failed.items():
         _log.warning("an MCP server lacks tools", server=server, why=why)
-    return mcp
+    gitless = await asyncio.to_thread(lack_of_git, directory, config.workspace.sandbox == "on")
+    if gitless is None:
+        return dict(mcp.failed)
+    _log.warning(gitless.person)
+    return {**mcp.failed, "git": gitless.person}
 
 
 def _begin(session: Session, name: str, directory: Path, model: str) -> None:
@@ -248,6 +254,7 @@ def confined(config: WorkspaceConfig, permissions: PermissionConfig, directory: 
     denied = unreadable(permissions, directory)
     masked = (*config.masked, *(path for path in denied if not path.startswith("/")))
     hidden = (*config.hidden, *(path for path in denied if path.startswith("/")))
+    env = trusting(env, directory)
     return config.model_copy(update={"env": env, "masked": masked, "hidden": hidden})
 
 

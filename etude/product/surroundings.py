@@ -19,6 +19,7 @@ from etude.host import beneath
 from etude.host.git import GitContext, run_git_now
 from etude.host.repository import PrivateGitDir, find
 from etude.plain import plain_line
+from etude.product.git_inside import lack_of_git
 
 if TYPE_CHECKING:
     from etude.environments.local import WorkspaceConfig
@@ -38,7 +39,7 @@ def surroundings(directory: Path, config: AgentConfig) -> str:
     facts = {
         "System": _system(),
         "Date": date.today().isoformat(),
-        "Git": git_state(directory),
+        "Git": git_state(directory, config.workspace.sandbox == "on"),
         "Commands": _commands(config),
         "Network": _network(config.workspace),
         "Limits": f"{config.max_turns} turns for each request, a context of {config.context_tokens} tokens",
@@ -46,8 +47,9 @@ def surroundings(directory: Path, config: AgentConfig) -> str:
     return "\n".join(f"{name}: {said}." for name, said in facts.items())
 
 
-def git_state(directory: Path) -> str:
-    """Which branch, what is under way, and whether anything is not committed."""
+def git_state(directory: Path, sandboxed: bool) -> str:
+    """Which branch, what is under way, and whether anything is not committed; and why git does not work in commands,
+    where it does not."""
     try:
         found = find(directory)
         if found is None or found.top is None:
@@ -55,7 +57,9 @@ def git_state(directory: Path) -> str:
         aside = PrivateGitDir(found)
         at = GitContext(aside.git_dir, found.top, aside.index)
         named = _ask("symbolic-ref", "--short", "-q", "HEAD", at=at).strip()
-        said = [f"on branch {plain_line(named)[:_LONGEST_NAME]}" if named else "on no branch, at a commit"]
+        lacking = lack_of_git(directory, sandboxed)
+        said = [lacking.model] if lacking is not None else []
+        said += [f"on branch {plain_line(named)[:_LONGEST_NAME]}" if named else "on no branch, at a commit"]
         said += [f"in the middle of {what}" for name, what in _UNDER_WAY.items() if beneath.lstat(found.git_dir, name)]
         changed = _ask("ls-files", "--modified", "--others", "--exclude-standard", "--directory", at=at)
         changed = changed or _ask("diff-index", "--cached", "--name-only", "--ignore-submodules=all", "HEAD", at=at)

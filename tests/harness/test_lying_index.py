@@ -66,7 +66,7 @@ def test_no_flag_of_the_index_hides_a_change(lie: Callable[[Path], None], repo: 
         assert "a.txt" not in git(repo, "status", "--short"), "the user's git would have told"
         assert "a.txt" in await shadow.diff(first, await shadow.take("second"))
         repository = await Repository.find(repo)
-        commit = await repository.working_tree("now")
+        commit = (await repository.working_tree("now")).commit
         assert git(repo, "diff", "--name-only", "HEAD", commit) == "a.txt\n"
         restored = await shadow.restore(first)
         assert "a.txt" in restored.written and (repo / "a.txt").read_text() == "as it was\n"
@@ -81,7 +81,7 @@ def test_a_sparse_checkout_is_no_deletion(repo: Path) -> None:
 
     async def scenario() -> None:
         repository = await Repository.find(repo)
-        commit = await repository.working_tree("now")
+        commit = (await repository.working_tree("now")).commit
         assert git(repo, "diff", "--name-only", "HEAD", commit) == "b.txt\n"
 
     asyncio.run(scenario())

@@ -130,6 +130,29 @@ def test_the_best_of_several_is_ranked_kept_and_brought(here: Setting, capsys: p
     assert "there is no run none" in capsys.readouterr().err
 
 
+def test_files_that_are_too_large_are_named(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the user's at once, and with the run; of an agent's with its result."""
+    for name in ("big.bin", "odd\x1b[31m.bin"):
+        with (here.project / name).open("wb") as file:
+            file.truncate(60_000_000)
+
+    def script(body: Json) -> Reply:
+        if body["messages"][-1]["role"] == "user":
+            return Reply("", [("run_terminal_cmd", {"command": "truncate -s 60M made.bin; echo 'x = 2' > a.py"})])
+        return Reply("Done.")
+
+    with ScriptedServer(script) as server:
+        assert main(here.arguments(server, "Go.", "--best-of", "1", "--json", "--allow", "run")) == 0
+    ended = capsys.readouterr()
+    assert "not taken along: files over 50 MB: big.bin, odd" in ended.err and "\x1b" not in ended.err
+    run = json.loads(ended.out)
+    assert run["too_large"] == ["big.bin", "odd\x1b[31m.bin"] and run["agents"][0]["too_large"] == ["made.bin"]
+    assert main(["agent", "--results", "--dir", str(here.project)]) == 0
+    assert "not in the result of agent-1: files over 50 MB: made.bin" in " ".join(capsys.readouterr().out.split())
+    assert main(["agent", "--results", "--json", "--dir", str(here.project)]) == 0
+    assert told(capsys)["too_large"] == run["too_large"]
+
+
 def test_nothing_good_enough_is_no_best(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     """One is wrong, one's endpoint refuses: both are told of, the command fails, and nothing is brought."""
     numbers = itertools.count()
@@ -218,7 +241,10 @@ def test_a_kill_leaves_nothing_that_the_next_run_does_not_clear_up(
     assert here.left() == [] and here.users() == before
 
 
-def test_ctrl_c_keeps_what_each_had_done(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_keeps_what_each_had_done(
+    here: Setting, capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
+) -> None:
     def script(body: Json) -> Reply:
         if body["messages"][-1]["role"] == "user":
             return write("a.py", "x = 2\n")
@@ -233,9 +259,9 @@ def test_ctrl_c_keeps_what_each_had_done(here: Setting, capsys: pytest.CaptureFi
             while len(list(here.trees.glob("*/*/tree/begun"))) < 2:
                 assert time.monotonic() < until and child.poll() is None
                 time.sleep(0.01)
-            os.killpg(child.pid, signal.SIGINT)  # as a terminal does, to everything that was started
+            os.killpg(child.pid, number)  # as a terminal does, to everything that was started
             said = child.communicate(timeout=60)[1]
-    assert child.returncode == 130 and "what each had done is kept" in said
+    assert child.returncode == code and "what each had done is kept" in said
     assert here.left() == [] and here.users() == before
     assert main(["agent", "--results", "--json", "--dir", str(here.project)]) == 0
     run = told(capsys)

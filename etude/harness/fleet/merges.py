@@ -61,7 +61,8 @@ async def apply_result(repository: Repository, result: Result) -> list[str]:
     Raises ConfigError, and changes nothing, where it conflicts with what the user has done since.
     """
     # on top of what the agent started from, which is then what the merge compares both with
-    now = await repository.working_tree("The working tree as it is", result.start)
+    taken = await repository.working_tree("The working tree as it is", result.start)
+    now = taken.commit
     trial = await merge(repository, now, result.commit)
     if trial.conflicts:
         paths = ", ".join(trial.conflicts)
@@ -71,6 +72,11 @@ async def apply_result(repository: Repository, result: Result) -> list[str]:
     status = dict(zip(fields[1::2], fields[0::2], strict=False))
     removed = [path for path, letter in status.items() if letter == "D"]
     written = [path for path in status if path not in removed]
+    if large := [path for path in taken.left_out if path in status]:
+        raise ConfigError(
+            f"the result of {result.name} changes {', '.join(large)}, too large in your tree to be merged; "
+            "move it away first"
+        )
     await _check_free(repository, [path for path in written if status[path] == "A"])
     await asyncio.to_thread(beneath.remove, repository.root, removed)
     with tempfile.TemporaryDirectory(prefix="etude-index-") as scratch:

@@ -27,7 +27,7 @@ from etude.config import Config
 from etude.durable import naming
 from etude.environments.base import Sandbox
 from etude.errors import ConfigError, EtudeError
-from etude.harness.fleet.repository import SCRATCH, GitError, Repository
+from etude.harness.fleet.repository import SCRATCH, GitError, Repository, Snapshot
 from etude.host import beneath
 from etude.host.lock import try_hold
 
@@ -94,6 +94,8 @@ class Result:
     files: int = 0
     added: int = 0
     removed: int = 0
+    left_out: tuple[str, ...] = ()
+    """Files of the agent's that are too large to be in it."""
 
     @property
     def empty(self) -> bool:
@@ -116,6 +118,8 @@ class Worktrees:
         self._start: str | None = None
         self.orphans: tuple[str, ...] = ()
         """The refs under which the work of killed runs was kept at the opening of this one."""
+        self.left_out: tuple[str, ...] = ()
+        """Files of the user's that are too large to be taken along."""
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -167,11 +171,12 @@ class Worktrees:
 
     async def result(self, tree: Worktree) -> Result:
         """What the worktree holds now. It goes on as it is: this can be asked at any time."""
-        commit = await self._read_back(tree.path.parent, tree.start, f"What agent {tree.name} did")
+        read = await self._read_back(tree.path.parent, tree.start, f"What agent {tree.name} did")
+        commit = read.commit
         counts = await self.repository.git("diff-tree", *_COUNTED, tree.start, commit)
         rows = [row.split(b"\t") for row in counts.split(b"\0") if row]
         added, removed = (sum(int(row[at]) for row in rows if row[at] != b"-") for at in (0, 1))
-        return Result(tree.name, tree.start, commit, len(rows), added, removed)
+        return Result(tree.name, tree.start, commit, len(rows), added, removed, read.left_out)
 
     async def remove(self, name: str) -> None:
         """Remove a worktree and all that is in it."""
@@ -208,7 +213,9 @@ class Worktrees:
         if base != await self.repository.line("rev-parse", "HEAD"):
             raise ConfigError(f"commit: {self.config.commit} is not HEAD; set uncommitted = false to start from it")
         self._home.mkdir(parents=True, exist_ok=True)
-        return await self.repository.working_tree("What was not committed yet", scratch=self._home)
+        taken = await self.repository.working_tree("What was not committed yet", scratch=self._home)
+        self.left_out = taken.left_out
+        return taken.commit
 
     async def _set_up(self, tree: Worktree, open_sandbox: OpenSandbox) -> None:
         sandbox = await open_sandbox(tree.path)
@@ -232,7 +239,7 @@ class Worktrees:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.symlink_to(self.repository.root / name)
 
-    async def _read_back(self, path: Path, start: str, message: str) -> str:
+    async def _read_back(self, path: Path, start: str, message: str) -> Snapshot:
         brought = (*self.config.link, *self.config.copy_in)
         return await self.repository.snapshot(path / _TREE, start, message, path / _INDEX, brought, path)
 
@@ -242,7 +249,7 @@ class Worktrees:
         if not (path / _START).exists() or not (path / _TREE).is_dir():
             return None
         start = (path / _START).read_text().strip()
-        work = await self._read_back(path, start, f"What {path.name} had done")
+        work = (await self._read_back(path, start, f"What {path.name} had done")).commit
         if work == start:
             return None
         ref = f"refs/etude/orphans/{path.name}-{work[:8]}"

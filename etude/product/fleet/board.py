@@ -48,11 +48,13 @@ class Status:
 
 
 class Board:
-    """The agents of a run, by name; `on_change` is told whose state is another."""
+    """The agents of a run, by name; `on_change` is told whose state is another, `on_note` what the person should know
+    of all of them."""
 
     def __init__(self, tasks: dict[str, str], on_change: Callable[[str, Status], None] = lambda name, status: None):
         self.agents = {name: Status(task) for name, task in tasks.items()}
         self.on_change = on_change
+        self.on_note: Callable[[str], None] = lambda line: None
 
     def phase(self, name: str, state: State) -> None:
         status = self.agents[name]
@@ -121,6 +123,7 @@ def short(tokens: int) -> str:
 @contextlib.contextmanager
 def shown(board: Board, console: Console) -> Generator[None]:
     """Keep the board in sight."""
+    board.on_note = lambda line: console.print(Text(plain(line), "yellow"), soft_wrap=True)
     if console.is_terminal:
         with Live(get_renderable=lambda: drawn(board), console=console, refresh_per_second=4, transient=True):
             yield

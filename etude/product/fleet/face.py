@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from etude.errors import ConfigError
+from etude.errors import ConfigError, Terminated
 from etude.harness.fleet import Conflict, Repository
 from etude.harness.store import SessionStore
 from etude.plain import plain_line, say
@@ -48,11 +49,14 @@ def tasks_in(text: str) -> dict[str, str]:
 async def run(config: AgentConfig, asked: Asked, store: SessionStore, as_object: bool, apply: str | None) -> int:
     """Let them work, tell how they did, and bring what is to be applied. Returns the exit code."""
     screen, board = Console(stderr=True), Board(dict(asked.tasks))
+    terminated = _stopped_by_sigterm()
     try:
         with shown(board, screen):
             played = await play(config, asked, store, board)
     except asyncio.CancelledError:
         screen.print("stopped; what each had done is kept: etude agent --results", style="yellow")
+        if terminated():
+            raise Terminated("stopped by SIGTERM") from None
         raise
     for ref in played.orphans:
         screen.print(Text(f"of a run that was killed, kept: git show {ref}", "yellow"), soft_wrap=True)
@@ -61,6 +65,20 @@ async def run(config: AgentConfig, asked: Asked, store: SessionStore, as_object:
     done = played.run.done
     fine = played.run.best() is not None if played.run.one_task else not any(each.bad for each in done)
     return 0 if fine else 1
+
+
+def _stopped_by_sigterm() -> Callable[[], bool]:
+    """From now on it stops the task as Ctrl-C does, the first time it comes. Tells whether it has come."""
+    task, came = asyncio.current_task(), asyncio.Event()
+    assert task is not None, "a coroutine asks"
+
+    def stop() -> None:
+        if not came.is_set():
+            came.set()
+            task.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    return came.is_set
 
 
 async def tell(directory: Path, store: SessionStore, run_id: str | None, as_object: bool, apply: str | None) -> int:

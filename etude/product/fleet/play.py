@@ -35,7 +35,7 @@ from etude.harness.store import SessionStore
 from etude.product.agent import Agent, confined, open_agent
 from etude.product.config import AgentConfig
 from etude.product.fleet.board import Board
-from etude.product.fleet.run_records import Done, Recorder, RunRecord, Runs
+from etude.product.fleet.run_records import Done, Recorder, RunRecord, Runs, too_large
 from etude.records import Event
 
 _PAUSE_S = 1.0
@@ -77,7 +77,10 @@ async def play(config: AgentConfig, asked: Asked, store: SessionStore, board: Bo
         raise ConfigError(f"{len(asked.tasks)} agents: choose from 1 to {config.fleet.max_agents} (fleet.max_agents)")
     repository = await find_repository(asked.directory)
     async with Worktrees.opened(repository.root, config.fleet) as trees:
-        recorder = await Runs(store.home, repository).begin(trees.start, asked.tasks, config.currency)
+        if trees.left_out:
+            board.on_note(f"not taken along: {too_large(trees.left_out)}")
+        runs = Runs(store.home, repository)
+        recorder = await runs.begin(trees.start, asked.tasks, config.currency, trees.left_out)
         fleet = _Fleet(config, asked, store, board, trees, recorder)
         try:
             await fleet.play()

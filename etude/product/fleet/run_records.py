@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,8 @@ from etude.errors import CheckpointError, ConfigError
 from etude.harness.cost import SessionCost
 from etude.harness.fleet import Measurements, Ranked, Repository, Result, rank
 from etude.harness.journal import Journal, whole_lines
+from etude.harness.shadow import MAX_FILE_MB
+from etude.plain import plain_line
 
 REFS = "refs/etude/results"
 KEPT_RUNS = 20
@@ -66,6 +68,8 @@ class RunRecord:
     tasks: Mapping[str, str]
     currency: str = "$"
     done: tuple[Done, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Files of the user's that were too large to be taken along."""
 
     @property
     def one_task(self) -> bool:
@@ -99,11 +103,13 @@ class Runs:
         digest = hashlib.sha256(os.fsencode(repository.root)).hexdigest()[:16]
         self._home, self._repository = home / "fleets" / f"{repository.root.name}-{digest}", repository
 
-    async def begin(self, start: str, tasks: Mapping[str, str], currency: str) -> Recorder:
+    async def begin(
+        self, start: str, tasks: Mapping[str, str], currency: str, left_out: tuple[str, ...] = ()
+    ) -> Recorder:
         """A new run's record. What is kept of old ones ends here."""
         now = datetime.now(UTC)
         name, began = f"{now:%Y%m%d-%H%M%S-%f}", now.isoformat(timespec="seconds")
-        run = RunRecord(name, began, start, tasks, currency)
+        run = RunRecord(name, began, start, tasks, currency, left_out=left_out)
         recorder = Recorder(self._repository, run, Journal(self._home / f"{run.id}.jsonl"))
         await self._forget_old()
         return recorder
@@ -139,7 +145,7 @@ class Recorder:
     def __init__(self, repository: Repository, run: RunRecord, journal: Journal) -> None:
         self._repository, self._journal, self.run = repository, journal, run
         about = {"id": run.id, "began": run.began, "start": run.start, "tasks": dict(run.tasks)}
-        self._write({**about, "currency": run.currency})
+        self._write({**about, "currency": run.currency, "left_out": run.left_out})
 
     async def keep(self, done: Done) -> None:
         """From now on it outlives this process: the commit by its ref, and then the line that names it."""
@@ -161,6 +167,7 @@ def _read(path: Path) -> RunRecord:
     try:
         about, *rest = map(json.loads, whole_lines(path))
         done = tuple(_done(line["done"]) for line in rest)
+        about["left_out"] = tuple(about.get("left_out", ()))
         return RunRecord(**about, done=done)
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: is no record of a run ({error!r}); remove it") from None
@@ -168,10 +175,17 @@ def _read(path: Path) -> RunRecord:
 
 def _done(data: Mapping[str, Any]) -> Done:
     entry = data["entry"]
-    result = Result(**entry["result"]) if entry["result"] else None
+    if kept := entry["result"]:
+        kept["left_out"] = tuple(kept.get("left_out", ()))
+    result = Result(**kept) if kept else None
     ranked = Ranked(entry["name"], result, Measurements(**entry["marks"]), entry["error"])
     rest = {key: value for key, value in data.items() if key not in ("entry", "spent")}
     return Done(ranked, spent=SessionCost(**data["spent"]), **rest)
+
+
+def too_large(paths: Sequence[str]) -> str:
+    """The words for files that are left out."""
+    return f"files over {MAX_FILE_MB:g} MB: {plain_line(', '.join(paths))}"
 
 
 def _number(done: Done) -> int:

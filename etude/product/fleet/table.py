@@ -17,7 +17,7 @@ from rich.text import Text
 from etude.harness.fleet import Conflict
 from etude.plain import plain_line, short_line
 from etude.product.fleet.board import short
-from etude.product.fleet.run_records import Done, RunRecord
+from etude.product.fleet.run_records import Done, RunRecord, too_large
 from etude.product.terminal.show import stopped_by
 
 _TESTS = {True: ("pass", "green"), False: ("fail", "red"), None: ("–", "dim")}
@@ -46,6 +46,10 @@ def table(run: RunRecord, conflicts: Sequence[Conflict]) -> RenderableType:
         for each in conflicts
     ]
     lines += [Text(f"{name} has no result", "dim") for name in waiting]
+    lines += [
+        Text(f"not in the result of {done.name}: {too_large(done.entry.result.left_out)}", "yellow")
+        for done in rows if done.entry.result is not None and done.entry.result.left_out
+    ]  # fmt: skip
     return Group(drawn, *lines)
 
 
@@ -79,6 +83,7 @@ def as_json(run: RunRecord, conflicts: Sequence[Conflict]) -> dict[str, Any]:
     return {
         "run_id": run.id,
         "start": run.start,
+        "too_large": list(run.left_out),
         "best": best.name if best else None,
         "agents": [_row(done) for done in rows_of(run)],
         "conflicts": [{"agents": [each.first, each.second], "paths": list(each.paths)} for each in conflicts],
@@ -101,6 +106,7 @@ def _row(done: Done) -> dict[str, Any]:
         "files": result.files if result else 0,
         "added": result.added if result else 0,
         "removed": result.removed if result else 0,
+        "too_large": list(result.left_out) if result else [],
         "turns": done.turns,
         "usage": {
             "prompt_tokens": spent.prompt,
