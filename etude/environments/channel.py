@@ -98,8 +98,7 @@ class Channel(asyncio.Protocol):
             body = bytes(memoryview(self._inbox)[at + _REPLY.size : at + size + 4])
             at += size + 4
             self._dispatch(request, status, body)
-        if at:
-            del self._inbox[:at]
+        del self._inbox[:at]
 
     def eof_received(self) -> None:
         """Whoever says no more has ended, though it may keep the line open and take nothing of what is to be sent."""
