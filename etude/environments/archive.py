@@ -16,7 +16,7 @@ import errno
 import io
 import json
 import tarfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,12 +36,7 @@ class Archive:
     """`places` are the directories it was taken of, `parts` their tars, each with the directory it belongs in."""
 
     places: tuple[str, ...] = (WORKSPACE,)
-    parts: tuple[tuple[str, bytes], ...] = ()
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return sum(len(tar) for _, tar in self.parts)
+    parts: Collection[tuple[str, bytes]] = ()
 
     def encoded(self) -> bytes:
         """As one file: a line of JSON that says what follows, and the tars."""
@@ -75,8 +70,8 @@ async def take_out(sandbox: Sandbox, *places: str, still: bool = True) -> Archiv
             await sandbox.pause()
         for place in places or (WORKSPACE,):
             with contextlib.suppress(FileNotFoundError):
-                tars = await all_parts(partial(sandbox.part, place), f"{place} cannot be taken out")
-                parts += [(place, tar) for tar in tars]
+                what = f"{place} cannot be taken out"
+                parts += [(place, tar) for tar in await all_parts(partial(sandbox.part, place), what)]
                 there.append(place)
     finally:
         if still:
@@ -92,6 +87,7 @@ async def unpack(archive: Archive, sandbox: Sandbox) -> None:
                 await sandbox.remove(f"{place}/{entry.name}", recursive=True)
         for directory, tar in archive.parts:
             await sandbox.upload(tar, directory)
+            del tar  # before the next is made
     except OSError as error:
         raise blamed(error, f"cannot lay {', '.join(archive.places)} into a fresh sandbox") from error
 

@@ -29,6 +29,7 @@ _NUMBER = struct.Struct("<I")
 _ENTROPY_BYTES = 64
 _RESUME = struct.Struct(f"<QI{_ENTROPY_BYTES}s")
 _MORE_FOLLOWS = -1
+_PIECE = 64 << 10  # of a transport's buffer, by which asyncio stops and calls `resume_writing` later
 KILL_GRACE_S = 10.0
 """How long after a command's own timeout its answer may take, before the sandbox itself is held to be at fault."""
 
@@ -58,6 +59,7 @@ class Channel(asyncio.Protocol):
         self._frozen_at: float | None = None
         self._frozen_s = 0.0
         self._held: list[bytes] | None = None
+        self._unsent: list[bytes | memoryview] = []
         self._between_calls = False
         """From `hang_up` until `resume` has been answered: a lost connection is no failure."""
         self._resumed: asyncio.Future[Answer] | None = None
@@ -77,6 +79,14 @@ class Channel(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._inbox.clear()
+        self._unsent.clear()
+
+    def resume_writing(self) -> None:
+        """Send on as far as the line takes it. What is large waits where it is: a transport would copy it whole."""
+        while self._unsent and self._transport and self._transport.get_write_buffer_size() <= _PIECE:
+            piece = memoryview(self._unsent.pop(0))
+            self._unsent[:0] = [piece[_PIECE:]] if len(piece) > _PIECE else []
+            self._transport.write(piece[:_PIECE])
 
     def data_received(self, data: bytes) -> None:
         self._inbox += data
@@ -88,8 +98,7 @@ class Channel(asyncio.Protocol):
             body = bytes(memoryview(self._inbox)[at + _REPLY.size : at + size + 4])
             at += size + 4
             self._dispatch(request, status, body)
-        if at:
-            del self._inbox[:at]
+        del self._inbox[:at]
 
     def eof_received(self) -> None:
         """Whoever says no more has ended, though it may keep the line open and take nothing of what is to be sent."""
@@ -122,8 +131,7 @@ class Channel(asyncio.Protocol):
 
     async def called(self, timeout_s: float) -> None:
         """The same of an agent that may have said so before anybody listened: it is asked, and answers."""
-        _, answered = self._send(b"c", b"")
-        await self.answer(answered, f"sandbox {self._name} to start", timeout_s)
+        await self.answer(self._send(b"c", b"")[1], f"sandbox {self._name} to start", timeout_s)
 
     async def call(self, verb: str, wait_s: float, **arguments: Any) -> Any:
         """Have the agent carry out a verb; `wait_s` is for one that has no deadline of its own."""
@@ -232,8 +240,7 @@ class Channel(asyncio.Protocol):
         self._resumed = resumed if self._between_calls else None
         status, _ = await self.answer(resumed, f"machine {self._name} to resume", timeout_s)
         self._between_calls, self._held = False, None
-        for frame in held:
-            self._write(frame)
+        self._write(*held)
         if status:
             raise SandboxError(f"machine {self._name} could not be resumed: {os.strerror(status)}")
 
@@ -267,28 +274,25 @@ class Channel(asyncio.Protocol):
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _send(self, kind: bytes, body: bytes) -> tuple[int, asyncio.Future[Answer]]:
-        request = self._post(kind, body)
+    def _send(self, kind: bytes, *body: bytes) -> tuple[int, asyncio.Future[Answer]]:
+        request = self._post(kind, *body)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[request] = future
         return request, future
 
-    def _post(self, kind: bytes, body: bytes) -> int:
+    def _post(self, kind: bytes, *body: bytes) -> int:
         if self.failure is not None or (self._transport is None and self._held is None):
             raise self._kind(f"sandbox {self._name}: {self.failure or 'not started'}")
         request, self.next_id = self.next_id, self.next_id % 0xFFFFFFF0 + 1
-        self._write(_REQUEST.pack(len(body) + 5, request, kind) + body)
+        self._write(_REQUEST.pack(sum(map(len, body)) + 5, request, kind) + body[0], *body[1:])
         return request
 
-    def _write(self, frame: bytes) -> None:
-        assert self._transport is not None
-        if self._held is None:
-            self._transport.write(frame)
-        else:
-            self._held.append(frame)
+    def _write(self, *frames: bytes) -> None:
+        (self._unsent if self._held is None else self._held).extend(frames)
+        self.resume_writing()
 
-    async def _ask(self, kind: str, body: bytes, timeout_s: float, **arguments: Any) -> bytes:
-        _, future = self._send(kind.encode(), body)
+    async def _ask(self, kind: str, body: bytes | tuple[bytes, ...], timeout_s: float, **arguments: Any) -> bytes:
+        _, future = self._send(kind.encode(), *(body if isinstance(body, tuple) else (body,)))
         clock = self._clock if self._frozen_at is None else time.monotonic
         async with self._whose_fault():
             status, answer = await self.answer(future, f"request {kind!r} in sandbox {self._name}", timeout_s, clock)

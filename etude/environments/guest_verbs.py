@@ -33,7 +33,7 @@ class GuestVerb:
     """One verb: its letter, the body that asks for it, and the value that an answer's body is."""
 
     letter: str
-    body: Callable[..., bytes]
+    body: Callable[..., bytes | tuple[bytes, ...]]
     value: Callable[[bytes], Any] = lambda body: None
 
 
@@ -98,7 +98,7 @@ ASKED: dict[str, GuestVerb] = {
     "write_file": GuestVerb("w", lambda path, data: b"".join((encoded(path), b"\0", data))),
     "list_dir": GuestVerb("l", lambda path: encoded(path), _entries),
     "remove": GuestVerb("d", lambda path, recursive: bytes([recursive]) + encoded(path)),
-    "upload": GuestVerb("u", lambda path, archive: b"".join((encoded(path), b"\0", archive))),
+    "upload": GuestVerb("u", lambda path, archive: (encoded(path) + b"\0", archive)),
     "download": GuestVerb(
         "p",
         lambda path: _PACK.pack(ARCHIVE_MAX, ARCHIVE_MAX, _ANY, _WHOLE) + encoded(path),

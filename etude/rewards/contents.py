@@ -6,15 +6,17 @@ Owns both. No two readers of tar agree on every archive, and where they differ a
 be paid for another. So whoever judges reads here, and what is laid down is written anew from what was read, in the form
 that the guest itself writes. What a sandbox would refuse, or could be laid down in more than one way, is refused here;
 and as the names of one file cost an archive next to nothing, so is a state that is many times larger than its archive:
-whoever reads every name of it ends. Talks to nobody.
+whoever reads every name of it ends. What is written anew is not kept beside what was read: a state may have hundreds of
+megabytes, and many are judged at once. Talks to nobody.
 """
 
 from __future__ import annotations
 
 import posixpath
 import tarfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from operator import eq
 
 from etude.environments.archive import Archive, opened
 from etude.environments.base import ARCHIVE_MAX
@@ -48,9 +50,16 @@ class Entry:
     @property
     def data(self) -> bytes | None:
         """Of a file; nothing of a link, and None for a directory. Read anew each time."""
-        if self.member.isdir():
-            return None
-        return self.tar[self.member.offset_data : self.member.offset_data + self.size]
+        return None if self.member.isdir() else self.beginning(self.size)
+
+    def beginning(self, most: int) -> bytes:
+        """So many bytes of a file, or all it has; the rest is not copied."""
+        return bytes(self.view[:most])
+
+    @property
+    def view(self) -> memoryview:
+        """Of a file, what it holds, where it is."""
+        return memoryview(self.tar)[self.member.offset_data : self.member.offset_data + self.size]
 
     @property
     def target(self) -> str | None:
@@ -61,8 +70,9 @@ class Entry:
 def contents_of(archive: Archive) -> dict[str, Entry]:
     """Everything in it, by its absolute path. Raises SandboxSpoiled for what cannot be laid down as it is read, and
     StorageFailed for a torn archive."""
-    found: dict[str, Entry] = {}
+    found, size = dict[str, Entry](), 0
     for place, data in archive.parts:
+        size += len(data)
         with opened(data) as tar:
             for member in tar:
                 _enter(found, Entry(place, member, data))
@@ -75,8 +85,8 @@ def contents_of(archive: Archive) -> dict[str, Entry]:
             above.add(parent)
             parent = posixpath.dirname(parent)
     shown = sum(entry.size for entry in found.values())
-    if shown > max(LINKED * archive.size, SHOWN_LEAST):
-        raise SandboxSpoiled(f"hard links show {archive.size >> 20} MiB as {shown >> 20} MiB, too much to be read")
+    if shown > max(LINKED * size, SHOWN_LEAST):
+        raise SandboxSpoiled(f"hard links show {size >> 20} MiB as {shown >> 20} MiB, too much to be read")
     return found
 
 
@@ -107,27 +117,61 @@ def _path(place: str, name: str) -> str:
     return posixpath.join(place, *parts)
 
 
+@dataclass(frozen=True, eq=False)
+class Written(Collection[tuple[str, bytes]]):
+    """The parts of an archive, each written anew where it is asked for, so that not all are in memory at once."""
+
+    contents: Mapping[str, Entry]
+    """What is in it, known without reading it again."""
+    plans: list[tuple[str, list[bytes | memoryview]]] = field(default_factory=list)
+    """Of each part its place, and the pieces that its tar is put together from."""
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        return ((place, b"".join(pieces)) for place, pieces in self.plans)
+
+    def __contains__(self, part: object) -> bool:
+        return any(part == each for each in self)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both hold the same, a part beside a part."""
+        return isinstance(other, Collection) and len(self) == len(other) and all(map(eq, self, other))
+
+    __hash__ = None
+
+
 def archive_of(places: tuple[str, ...], contents: Mapping[str, Entry]) -> Archive:
-    """These entries of an archive of `places`, and nothing else."""
-    parts: list[tuple[str, bytearray]] = []
+    """These entries of an archive of `places`, and nothing else. Its parts are `Written`."""
+    written, size = Written(contents), 0
     named: dict[Entry, str] = {}
     for path, entry in contents.items():
         first = named.setdefault(entry, path)
         header = tarfile.TarInfo(_name(entry, path))
         header.mode, header.type = entry.member.mode, entry.kind
         header.mtime = int(entry.member.mtime) if 0 <= entry.member.mtime < _TIMES else 0
-        header.linkname, data = entry.target or "", b""
+        header.linkname = entry.target or ""
         if first != path:
             header.type, header.linkname = tarfile.LNKTYPE, _name(entry, first)
-        elif entry.size:
-            data = entry.data or b""
-        header.size = len(data)
-        block = header.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape") + data
-        block += bytes(-len(block) % tarfile.BLOCKSIZE)
-        if not parts or parts[-1][0] != entry.place or len(parts[-1][1]) + len(block) + len(_END) > ARCHIVE_MAX:
-            parts.append((entry.place, bytearray()))
-        parts[-1][1].extend(block)
-    return Archive(places, tuple((place, bytes(part + _END)) for place, part in parts))
+        else:
+            header.size = entry.size
+        head = header.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+        padding = bytes(-header.size % tarfile.BLOCKSIZE)
+        block = len(head) + header.size + len(padding)
+        if not written.plans or written.plans[-1][0] != entry.place or size + block + len(_END) > ARCHIVE_MAX:
+            written.plans.append((entry.place, []))
+            size = 0
+        written.plans[-1][1].extend((head, entry.view[: header.size], padding))
+        size += block
+    for _, pieces in written.plans:
+        pieces.append(_END)
+    return Archive(places, written)
+
+
+def entries_of(archive: Archive) -> Mapping[str, Entry]:
+    """As `contents_of`; of what was written here the entries it was written of, so that nothing is read again."""
+    return archive.parts.contents if isinstance(archive.parts, Written) else contents_of(archive)
 
 
 def _name(entry: Entry, path: str) -> str:

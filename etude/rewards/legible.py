@@ -30,6 +30,7 @@ _BYTECODE = re.compile(rb"^.[\x0c-\x0f]\r\n", re.DOTALL)
 _ZIP_NAME, _ZIP_MOST = 46, 100_000
 """Where in an entry of a zip's directory its name is, whose length is at 28; and so many entries are read."""
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_TWO_LINES = re.compile(rb"(?:%b)?([^\r\n]*)(?:\r\n|\r|\n)?([^\r\n]*)" % codecs.BOM_UTF8)
 _PLAIN_CODECS = {"utf-8", "utf-8-sig", "ascii", "iso8859-1", "iso8859-15", "cp1252"}
 """Those in which ASCII is ASCII, so that code means to Python what it says to a reader."""
 
@@ -112,8 +113,8 @@ def _strange(path: str, data: bytes, given: bytes) -> str:
 
 
 def _codec(data: bytes) -> str:
-    lines = data.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n", 2)[:2]
-    for line in lines:
+    lines = _TWO_LINES.match(data)  # and no copy of the rest, which may be long
+    for line in lines.groups() if lines else ():
         if found := _COOKIE.match(line):
             try:
                 return codecs.lookup(found[1].decode("ascii", "replace")).name

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from etude.environments.archive import Archive
 from etude.environments.base import Resources
 from etude.records import InfraFailed, Task
-from etude.rewards.contents import Entry, contents_of
+from etude.rewards.contents import Entry, entries_of
 from etude.rewards.legible import State
 from etude.rewards.verifier import Verdict
 
@@ -100,7 +100,7 @@ def key_of(task: Task, state: State, where: tuple[str, Resources]) -> bytes:
 
 def _entries(state: Archive) -> Iterable[tuple[str, ...]]:
     named: dict[Entry, str] = {}
-    for path, entry in sorted(contents_of(state).items()):
+    for path, entry in sorted(entries_of(state).items()):
         first = named.setdefault(entry, path)
         digest = hashlib.blake2b(entry.data or b"").hexdigest() if first == path else ""
         yield path, f"{entry.kind!r} {entry.member.mode:o} {entry.size}", entry.target or "", first, digest

@@ -1,6 +1,6 @@
 """States that a hostile policy could leave, made at random, and what becomes of each.
 
-    python tests/prove/hostile_states.py [--states 10000] [--seed 0] [--at-once 3] [--forks 1]
+    python tests/prove/hostile_states.py [--states 10000] [--seed 0] [--at-once 3] [--forks 1] [--only NAME]
 
 Each state is one to five of the primitives below, run as commands inside a sandbox; then it is forked, taken out,
 judged by a real verifier and audited. Whatever was done, the outcome must be a verdict. Prints, last, one line of JSON.
@@ -45,6 +45,11 @@ TASK = Task(
     Verifier({"/tests/test.sh": TEST, "/workspace/check.sh": b'test "$(cat answer)" = 42\n'}, timeout_s=10.0),
 )
 DEEP = "import os\nfor _ in range({}): os.mkdir('{}'); os.chdir('{}')\nopen('end', 'w').write('x')"
+FRAGMENTS = """import os
+for n in range({}):
+  f = os.open('fragments%d' % n, os.O_CREAT | os.O_WRONLY)
+  for i in range(6000): os.pwrite(f, b'x', i * 8192)"""
+"""About 49 MB a file, half of which is on the disk."""
 
 PRIMITIVES: dict[str, str] = {
     # sizes
@@ -58,6 +63,8 @@ PRIMITIVES: dict[str, str] = {
     "links_to_hidden": "mkdir -p .git; echo 'print(1)' > .git/x; ln .git/x hidden.py",
     "fill": "head -c 200M /dev/zero > fill",
     "one_large": "truncate -s 52000000 large",
+    "fragmented": f"python3 -c \"{FRAGMENTS.format(5)}\"",
+    "fragmented_some": f"python3 -c \"{FRAGMENTS.format(2)}\"",
     # numbers
     "entries": "mkdir -p many; cd many; seq 1 3000 | xargs touch",
     "inodes": "mkdir inodes; cd inodes; seq 1 40000 | xargs touch 2>&1 | tail -1",
@@ -125,6 +132,7 @@ CANARY = Path(f"/var/tmp/etude-canary-{os.getpid()}")
 """A directory of the host that states aim at: nothing may change in it, and what its file says may be in no state."""
 SAID = secrets.token_hex(16)
 RARE = {
+    "fragmented": 0.1, "fragmented_some": 0.3,
     "inodes": 0.02, "fill": 0.05, "deep": 0.1, "entries": 0.1, "links_many": 0.1, "twelve_links": 0.1, "memory": 0.1,
     "sleepers": 0.1, "sparse_huge": 0.3, "sparse_largest": 0.3, "sparse_many": 0.3, "one_large": 0.3, "deep_wide": 0.3,
     "path_max": 0.3, "in_the_way": 0.3, "link_in_the_way": 0.3, "loop_in_the_way": 0.3,
@@ -151,20 +159,24 @@ class Tally:
     """Of the commands, by status: 124 is one that had to be stopped."""
 
 
-def state_of(seed: int) -> tuple[list[str], str]:
-    """The names of its primitives, and the commands; half of the states hold the right answer."""
+def state_of(seed: int, only: str = "") -> tuple[list[str], str]:
+    """The names of its primitives, and the commands; half of the states hold the right answer. `only` is one primitive
+    in place of those that are drawn."""
     draw = random.Random(f"state {seed}")
     keys = {name: draw.random() ** (1 / RARE.get(name, 1.0)) for name in PRIMITIVES}
     names = sorted(PRIMITIVES, key=lambda name: keys[name])[-draw.randint(1, 5) :]
     draw.shuffle(names)
+    names = [only] if only else names
     lines = ["echo 42 > answer"] if draw.random() < 0.5 else []
     lines += [f"cd /workspace; ( {PRIMITIVES[name]}\n) > /dev/null 2>&1" for name in names]
     return names, "\n".join(lines).replace("CANARY", str(CANARY))
 
 
-async def outcome_of(seed: int, backend: Backend, judges: Judges, tally: Tally, fork: bool = True) -> None:
+async def outcome_of(
+    seed: int, backend: Backend, judges: Judges, tally: Tally, fork: bool = True, only: str = ""
+) -> None:
     """Play, fork, seal and judge one state."""
-    names, command = state_of(seed)
+    names, command = state_of(seed, only) if only else state_of(seed)
     tally.kinds.update(names)
 
     async def session(sandbox: Sandbox) -> SessionResult:
@@ -199,13 +211,13 @@ async def _fork(sandbox: Sandbox, tally: Tally) -> None:
     await copy.destroy()
 
 
-async def many(seeds: range, backend: Backend, at_once: int, forks: int = 1) -> Tally:
+async def many(seeds: range, backend: Backend, at_once: int, forks: int = 1, only: str = "") -> Tally:
     """Of every `forks`-th state a fork is made."""
     tally, waiting = Tally(), iter(seeds)
 
     async def worker() -> None:
         for seed in waiting:
-            await outcome_of(seed, backend, judges, tally, seed % forks == 0)
+            await outcome_of(seed, backend, judges, tally, seed % forks == 0, only)
             if seed % 500 == 499:
                 print(
                     f"{seed + 1 - seeds.start}: {tally.scored} scored, {len(tally.infra_failed)} not", file=sys.stderr
@@ -240,7 +252,7 @@ def _peak_mb() -> int:
     return int(kib) // 1024
 
 
-def prove(states: int, seed: int, at_once: int, forks: int) -> dict[str, Any]:
+def prove(states: int, seed: int, at_once: int, forks: int, only: str = "") -> dict[str, Any]:
     """Run, and say what became of them."""
     (CANARY / "open").mkdir(parents=True, exist_ok=True)
     (CANARY / "open").chmod(0o777)
@@ -255,7 +267,7 @@ def prove(states: int, seed: int, at_once: int, forks: int) -> dict[str, Any]:
             try:
                 base = _peak_mb()
                 others = _children()  # the backend's
-                tally = await many(range(seed, seed + states), opened, at_once, forks)
+                tally = await many(range(seed, seed + states), opened, at_once, forks, only)
                 return tally, base, sorted(_children() - others)
             finally:
                 await opened.close()
@@ -294,8 +306,9 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=3)
     parser.add_argument("--forks", type=int, default=1, help="fork every so manyth state")
+    parser.add_argument("--only", choices=PRIMITIVES, default="", help="this primitive in every state, and no other")
     given = parser.parse_args()
-    found = prove(given.states, given.seed, given.at_once, given.forks)
+    found = prove(given.states, given.seed, given.at_once, given.forks, given.only)
     found["all_blamed"] = found["passed"] < given.states // 10  # about a quarter hold the right answer and do no harm
     found["budget_mb"] = found["base_rss_mb"] + given.at_once * Resources.state_mb + SLACK_MB
     found["too_much_memory"] = found["max_rss_mb"] > found["budget_mb"]

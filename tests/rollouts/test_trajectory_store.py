@@ -186,7 +186,7 @@ def test_a_slot_belongs_to_one_process_and_has_a_slots_name(tmp_path, monkeypatc
 
 def test_archives_survive_being_written(tmp_path):
     archive = Archive(("/workspace", "/tmp"), (("/workspace", b"tar\n\0"), ("/tmp", b""), ("/workspace/x", b"more")))
-    assert Archive.decoded(archive.encoded()) == archive and archive.size == 9
+    assert Archive.decoded(archive.encoded()) == archive
     with pytest.raises(ValueError, match="an archive of 9 bytes has 8"):
         Archive.decoded(archive.encoded()[:-1])
 

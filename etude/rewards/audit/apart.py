@@ -19,8 +19,10 @@ import resource
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
+from typing import BinaryIO
 
 from etude.environments.base import WORKSPACE
 from etude.errors import SandboxError
@@ -59,21 +61,19 @@ class Auditor:
         """Raises SandboxError where the machine is at fault. Cancelling it is safe."""
         if why := reading_limit(task, after):
             return Report((), unaudited=why)
-        files, links = dict(after.files), dict(after.links)
         async with self._first:
-            question = pickle.dumps((self.cpu_s[0], task, tuple(events), files, links))
-            found = await self._tried(question)
+            found = await self._tried(_question(self.cpu_s[0], task, events, after))
         if isinstance(found, str):
             async with self._again:
                 second = Auditor(self.cpu_s, self.wait_s)
                 try:
-                    found = await second._tried(pickle.dumps((self.cpu_s[1], task, tuple(events), files, links)))
+                    found = await second._tried(_question(self.cpu_s[1], task, events, after))
                 finally:
                     await second.close()
                     self.failed += 1 + isinstance(found, str)
         return Report((), unaudited=f"the audit {found}") if isinstance(found, str) else found
 
-    async def _tried(self, question: bytes) -> Report | str:
+    async def _tried(self, question: Iterable[bytes]) -> Report | str:
         """The report, or why there is none."""
         whole = False
         try:
@@ -106,12 +106,21 @@ class Auditor:
             await worker.communicate()  # not `wait`: of one whose pipe is full asyncio never says that it has ended
 
 
-async def _asked(worker: Process, question: bytes) -> Report | str:
+def _question(cpu_s: int, task: Task, events: Sequence[Event], after: Workspace) -> Iterator[bytes]:
+    """One message for each file, and one without content behind the last: a state may be large, and is not copied."""
+    yield pickle.dumps((cpu_s, task, tuple(events), dict(after.links)))
+    for path in after.files:
+        yield pickle.dumps((path, after.files[path]))
+    yield b""
+
+
+async def _asked(worker: Process, question: Iterable[bytes]) -> Report | str:
     if worker.stdin is None or worker.stdout is None:
         raise SandboxError("the auditor's process has no pipes")
     try:
-        worker.stdin.write(len(question).to_bytes(_HEAD, "big") + question)
-        await worker.stdin.drain()
+        for message in question:
+            worker.stdin.write(len(message).to_bytes(_HEAD, "big") + message)
+            await worker.stdin.drain()
         size = int.from_bytes(await worker.stdout.readexactly(_HEAD), "big")
         said = json.loads(await worker.stdout.readexactly(size))
     except (asyncio.IncompleteReadError, OSError):
@@ -124,16 +133,21 @@ async def _asked(worker: Process, question: bytes) -> Report | str:
 def reading_limit(task: Task, after: Workspace) -> str:
     """Why nobody can read all that was left; empty where it can be read."""
     given = given_workspace(task.files).files
-    new = {path: data for path, data in after.files.items() if given.get(path, b"")[:FILE_MAX] != data}
-    python = sum(len(data) for path, data in new.items() if path.endswith(".py"))
-    cut = [path for path, data in new.items() if path.endswith(".py") and len(data) >= FILE_MAX]
+    new = {path: len(data) for path, data in after.files.items() if given.get(path, b"")[:FILE_MAX] != data}
+    python = sum(size for path, size in new.items() if path.endswith(".py"))
+    cut = [path for path, size in new.items() if path.endswith(".py") and size >= FILE_MAX]
     if cut or python > PYTHON_MAX:
         return f"{python} bytes of new Python{f', {cut[0]} the longest' if cut else ''}, are too much to be read"
-    total = sum(map(len, new.values()))
+    total = sum(new.values())
     return f"{total} bytes of new files in {WORKSPACE} are too much to be read" if total > BYTES_MAX else ""
 
 
 # --- the worker -------------------------------------------------------------------------------------------------------
+
+
+def _message(questions: BinaryIO) -> bytes:
+    """Empty where there is none."""
+    return questions.read(int.from_bytes(questions.read(_HEAD), "big"))
 
 
 def serve() -> None:
@@ -145,8 +159,9 @@ def serve() -> None:
     sys.stdout = sys.stderr
     answers.write(_READY)
     answers.flush()
-    while len(head := questions.read(_HEAD)) == _HEAD:
-        cpu_s, task, events, files, links = pickle.loads(questions.read(int.from_bytes(head, "big")))
+    while first := _message(questions):
+        cpu_s, task, events, links = pickle.loads(first)
+        files = dict(map(pickle.loads, iter(partial(_message, questions), b"")))
         used = resource.getrusage(resource.RUSAGE_SELF)
         spent = int(used.ru_utime + used.ru_stime)
         resource.setrlimit(resource.RLIMIT_CPU, (spent + 1 + cpu_s, resource.RLIM_INFINITY))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator
-from functools import cached_property, lru_cache
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import cache, cached_property
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -28,12 +29,13 @@ class Module:
         self.nodes: list[ast.AST] = []
         self.parents: dict[ast.AST, ast.AST] = {}
         self._names: dict[ast.AST, str] = {}
+        self._answers: dict[tuple[Callable[[Module, ast.AST], Any], ast.AST], Any] = {}
         self._walk()
 
     @staticmethod
-    @lru_cache(512)
+    @cache
     def parse(path: str, text: str) -> Module | None:
-        """Kept, as every rule asks for every file."""
+        """Kept until an audit ends, however many files there are, as every rule asks for every file."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in strings that are not ours
             try:
@@ -57,6 +59,12 @@ class Module:
             level = below
         self.nodes += level
 
+    def once(self, question: Callable[[Module, ast.AST], T], node: ast.AST) -> T:
+        """The answer to what is asked of a whole tree, for each of many nodes in it: it is walked once."""
+        if (question, node) not in self._answers:
+            self._answers[question, node] = question(self, node)
+        return self._answers[question, node]
+
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         while (found := self.parents.get(node)) is not None:
             yield found
@@ -75,7 +83,7 @@ class Module:
 
     def run_as_script(self, node: ast.AST) -> bool:
         """Whether a node stands under `if __name__ == "__main__"`."""
-        return any(isinstance(each, ast.If) and "__main__" in ast.dump(each.test) for each in self.above(node))
+        return any(isinstance(each, ast.If) and self.once(_names_main, each.test) for each in self.above(node))
 
     @cached_property
     def aliases(self) -> dict[str, str]:
@@ -170,6 +178,10 @@ class Module:
             if name in ("__import__", "importlib.import_module") and call.args:
                 found |= strings(call.args[0])
         return {name.partition(".")[0] for name in found}
+
+
+def _names_main(module: Module, test: ast.AST) -> bool:
+    return "__main__" in ast.dump(test)
 
 
 def _cut_off(level: list[ast.AST]) -> None:

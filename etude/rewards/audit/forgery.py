@@ -120,12 +120,16 @@ def _exit(module: Module, node: ast.AST, name: str, status: ast.expr | None) -> 
     hard = name in HARD_EXITS or name.endswith("._exit")
     if function is None:
         yield Trace("exit forged", "ends the run when it is imported", node)
-    elif hard and any(module.name(each.func) in ("os.fork", "posix.fork") for each in _calls(function)):
+    elif hard and module.once(_forks, function):
         return  # the child of a fork may leave so
     elif hard:
         yield Trace("exit forged", "leaves without being judged", node)
     elif _success(status) and not _ENTRY.fullmatch(getattr(function, "name", "")):
         yield Trace("exit forged", "exits as if all were well", node)
+
+
+def _forks(module: Module, function: ast.AST) -> bool:
+    return any(module.name(each.func) in ("os.fork", "posix.fork") for each in _calls(function))
 
 
 def _success(status: ast.expr | None) -> bool:
@@ -421,14 +425,22 @@ def _callers(module: Module, node: ast.Attribute, looks: bool) -> bool:
     if node.attr in ("f_locals", "co_consts"):
         return looks
     if node.attr == "tb_frame":
-        return any(isinstance(each, ast.Attribute) and each.attr == "f_back" for each in module.nodes)
+        return module.once(_goes_back, module.tree)
     return node.attr == "f_globals" and not _asks_name(module, node)
+
+
+def _goes_back(module: Module, tree: ast.AST) -> bool:
+    return any(isinstance(each, ast.Attribute) and each.attr == "f_back" for each in module.nodes)
 
 
 def _asks_name(module: Module, node: ast.Attribute) -> bool:
     parent = module.parents.get(node)
     asked = parent if isinstance(parent, ast.Subscript) else module.parents.get(parent) if parent is not None else None
-    return asked is not None and strings(asked) == {"__name__"}
+    return asked is not None and module.once(_only_name, asked)
+
+
+def _only_name(module: Module, node: ast.AST) -> bool:
+    return strings(node) == {"__name__"}
 
 
 def _compared(module: Module, node: ast.Compare, looks: bool) -> Iterator[Trace]:

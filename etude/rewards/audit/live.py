@@ -13,6 +13,7 @@ import ast
 import posixpath
 import re
 import sys
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 
 from etude.rewards.audit.code import Module, folded
@@ -25,6 +26,7 @@ _PLAIN_DECORATORS = re.compile(
 )
 _LOOKS_UP = ("globals", "locals", "vars", "exec", "eval", "__builtins__")
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_Unit = tuple[str, str, list[ast.AST]]
 
 
 def live_nodes(
@@ -34,17 +36,23 @@ def live_nodes(
     the paths of the files that were there, or that the solution brings."""
     units = [(path, name, nodes) for path, module in changed.items() for name, nodes in _units(module)]
     found: dict[str, set[ast.AST]] = {path: set() for path in changed}
-    named, waiting = set(known), units
-    while waiting:
-        now = [unit for unit in waiting if _runs(*unit[:2], named, given, found)]
-        if not now:
-            break
-        for path, _, nodes in now:
-            found[path].update(nodes)
-            named |= _named(nodes)
-            if any(isinstance(each, ast.Name) and each.id in _LOOKS_UP for each in nodes):
-                named |= changed[path].defined | changed[path].bound
-        waiting = [unit for unit in waiting if unit not in now]
+    named = set(known)
+    waits: dict[str, list[_Unit]] = {}
+    """Units that do not run yet, by the name that may make them run: their own, or their module's path or stem."""
+    ready = deque(units)
+    while ready:  # each unit is asked once, and again whenever something that it waits for has come
+        path, name, nodes = ready.popleft()
+        if not _runs(path, name, named, given, found):
+            for awaited in (name, path) if name else (_stem(path),):
+                waits.setdefault(awaited, []).append((path, name, nodes))
+            continue
+        came = _named(nodes)
+        if any(isinstance(each, ast.Name) and each.id in _LOOKS_UP for each in nodes):
+            came |= changed[path].defined | changed[path].bound
+        for each in (*(came - named), *([] if found[path] else [path])):
+            ready.extend(waits.pop(each, ()))
+        found[path].update(nodes)
+        named |= came
     return found
 
 
@@ -52,9 +60,13 @@ def _runs(path: str, name: str, named: set[str], given: Collection[str], found: 
     if name:  # its module is imported first
         called = name in named or name.startswith(("pytest_", "__")) or name == "*"
         return called and bool(found[path])
-    stem = posixpath.basename(path.removesuffix("/__init__.py")).removesuffix(".py")
+    stem = _stem(path)
     hides = "/" not in path.removesuffix("/__init__.py") and stem in sys.stdlib_module_names
     return path in given or stem in named or hides
+
+
+def _stem(path: str) -> str:
+    return posixpath.basename(path.removesuffix("/__init__.py")).removesuffix(".py")
 
 
 def _units(module: Module) -> Iterator[tuple[str, list[ast.AST]]]:

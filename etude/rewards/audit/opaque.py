@@ -229,11 +229,16 @@ def _constant_owner(module: Module, node: ast.AST) -> bool:
     )
     if isinstance(owner, ast.Dict | ast.List | ast.Tuple):
         return True
-    given = [
-        each.value
+    return owner is not None and not names(owner).isdisjoint(module.once(_named_literals, module.tree))
+
+
+def _named_literals(module: Module, tree: ast.AST) -> set[str]:
+    """Names that are given a container of two values or more, anywhere."""
+    return {
+        target.id
         for each in module.nodes
-        if isinstance(each, ast.Assign)
-        and owner is not None
-        and names(owner) & {t.id for t in each.targets if isinstance(t, ast.Name)}
-    ]
-    return any(isinstance(value, ast.Dict | ast.List | ast.Tuple) and len(list(_values(value))) >= 2 for value in given)
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Dict | ast.List | ast.Tuple)
+        if len(list(_values(each.value))) >= 2
+        for target in each.targets
+        if isinstance(target, ast.Name)
+    }

@@ -163,10 +163,8 @@ def _asks_own_name(module: Module, node: ast.expr) -> bool:
     What hangs on the answer is another matter."""
     top: ast.AST = node
     for above in module.above(node):
-        if not isinstance(above, ast.Attribute | ast.Call | ast.Subscript) or top in (
-            getattr(above, "slice", None),
-            *getattr(above, "args", ()),
-        ):
+        owned = above.func if isinstance(above, ast.Call) else getattr(above, "value", None)
+        if not isinstance(above, ast.Attribute | ast.Call | ast.Subscript) or top is not owned:
             break
         top = above
     if isinstance(top, ast.Attribute) and top.attr in ("co_name", "co_filename", "co_qualname", "function", "filename"):
@@ -174,9 +172,17 @@ def _asks_own_name(module: Module, node: ast.expr) -> bool:
     for above in [node, *module.above(node)]:
         if isinstance(above, ast.stmt):
             return False
-        if isinstance(above, ast.Subscript | ast.Call) and strings(above) & {"__name__"}:
-            return any(isinstance(each, ast.Attribute) and each.attr == "f_globals" for each in ast.walk(above))
+        if isinstance(above, ast.Subscript | ast.Call) and module.once(_says_name, above):
+            return module.once(_of_globals, above)
     return False
+
+
+def _says_name(module: Module, node: ast.AST) -> bool:
+    return "__name__" in strings(node)
+
+
+def _of_globals(module: Module, node: ast.AST) -> bool:
+    return any(isinstance(each, ast.Attribute) and each.attr == "f_globals" for each in ast.walk(node))
 
 
 def _mere_signature(module: Module, node: ast.expr) -> bool:
@@ -196,7 +202,11 @@ def _copies(module: Module, node: ast.expr, name: str) -> bool:
 def _own_subclasses(module: Module, node: ast.expr) -> bool:
     """A registry of the classes that derive from one of its own."""
     owner = node.value if isinstance(node, ast.Attribute) and node.attr == "__subclasses__" else None
-    return isinstance(owner, ast.Name) and owner.id in {*module.defined, "cls", "self"} - {"object", "type"}
+    return (
+        isinstance(owner, ast.Name)
+        and owner.id not in ("object", "type")
+        and (owner.id in module.defined or owner.id in ("cls", "self"))
+    )
 
 
 def _plain_lookup(module: Module, node: ast.expr) -> bool:

@@ -38,11 +38,13 @@ def audit_product(task: Task, before: Workspace, after: Workspace) -> Iterator[F
     known = _known(task, before, cases, tests)
     changed = {path for path in after.files if not is_test(path, task) and after.files[path] != before.files.get(path)}
     live = _live(task, before, after, changed)
+    made = {posixpath.basename(each) for each in after.files.keys() - before.files.keys() - task.solution.keys()}
+    made = {name for name in made if not name.endswith(".py")}
     for path in sorted(changed):
         text = after.text(path) or ""
         if path.endswith(".py"):
             yield from _new(path, text, known, cases, tests, live.get(path, set()))
-            yield from _fed_by(path, text, before, after, task)
+            yield from _fed_by(path, text, before, made)
         elif path not in before.files and data_file(text, cases):
             yield Finding("values hard-coded", "a file of the tests' inputs", path, quoted(text))
     yield from _removed(task, before, after)
@@ -98,18 +100,16 @@ def _new(
             yield Finding(trace.category, trace.rule, f"{path}:{line}", quote, grade)
 
 
-def _fed_by(path: str, text: str, before: Workspace, after: Workspace, task: Task) -> Iterator[Finding]:
-    """A function that was there before and now reads a file that the session made: answers need not be legible."""
+def _fed_by(path: str, text: str, before: Workspace, made: Collection[str]) -> Iterator[Finding]:
+    """A function that was there before and now reads a file that the session `made`: answers need not be legible."""
     module = Module.parse(path, text)
-    made = {posixpath.basename(each) for each in after.files.keys() - before.files.keys() - task.solution.keys()}
-    made = {name for name in made if not name.endswith(".py")}
     was = Module.parse(path, before.text(path) or "")
     if module is None or was is None or not made:
         return
     known = {function.name for function in was.functions()}  # a new function may well read a new file
     for function in (each for each in module.functions() if each.name in known):
         for node in ast.walk(function):
-            if isinstance(node, ast.Call) and {posixpath.basename(each) for each in strings(node)} & made:
+            if isinstance(node, ast.Call) and any(posixpath.basename(each) in made for each in strings(node)):
                 where = f"{path}:{node.lineno}"
                 yield Finding("values hard-coded", "answers from a file it made", where, quoted(ast.unparse(node)))
 

@@ -7,12 +7,12 @@ a sandbox. Caches and git's own files are left out; they are no work.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from etude.environments.archive import Archive
 from etude.environments.base import WORKSPACE
-from etude.rewards.contents import Entry, contents_of
+from etude.rewards.contents import Entry, entries_of
 
 NO_WORK = {
     ".git", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".pytype", ".pyre", "node_modules", ".venv",
@@ -35,22 +35,41 @@ class Workspace:
         return None if data is None else data.decode("utf-8", "replace")
 
 
+class _Beginnings(Mapping[str, bytes]):
+    """Of the files of an archive, as much as is remembered."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self._entries = entries
+
+    def __getitem__(self, path: str) -> bytes:
+        return self._entries[path].beginning(FILE_MAX)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
 def workspace_of(archive: Archive) -> Workspace:
-    """The files of an archive of /workspace. The names of a file that has several share what was read of it."""
-    files, links, read = {}, {}, dict[Entry, bytes]()
-    for place, entry in contents_of(archive).items():
+    """The files of an archive of /workspace: each is read where it is asked for, and not kept beside the archive."""
+    files, links = dict[str, Entry](), {}
+    for place, entry in entries_of(archive).items():
         path = posixpath.relpath(place, WORKSPACE)
         if NO_WORK & set(path.split("/")):
             continue
         if entry.target is not None:
             links[path] = entry.target
-        elif (data := read.get(entry) or entry.data) is not None:
-            files[path] = read[entry] = data[:FILE_MAX]
+        elif not entry.member.isdir():
+            files[path] = entry
     for path, target in links.items():  # code by another name is code
         place = posixpath.relpath(posixpath.join(WORKSPACE, posixpath.dirname(path), target), WORKSPACE)
         if path.endswith(".py") and place in files:
             files[path] = files[place]
-    return Workspace(files, links)
+    return Workspace(_Beginnings(files), links)
 
 
 def given_workspace(files: Mapping[str, bytes]) -> Workspace:
