@@ -27,8 +27,12 @@ _UNSEEN = {
 }  # fmt: skip
 _KEPT = {0x200C, 0x200D, 0xFE0E, 0xFE0F, *range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
 """Of these, what honest text is written with: joiners of scripts and emoji, an emoji's form, signs before numbers."""
+_SIZES = ("", "k", "K", "M", "G", "T", "Ki", "Mi", "Gi", "Ti")
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 _TAB = 4
+_WORD = re.compile(r"[^\W\d_]+")
+_UNITS = {"s", "m", "h", "ms", "it", "eta", "ETA", *(f"{size}{unit}" for unit in "Bb" for size in _SIZES)}
+_MOST_OVER = 1000
 
 
 def _shown(code: int) -> str:
@@ -64,9 +68,21 @@ def plain_line(text: str) -> str:
 
 
 def plain_output(line: str) -> str:
-    """A line that a command printed: without colours, and as it stands after what a progress bar wrote over it."""
-    last = _COLOURS.sub("", line).rstrip("\r").rpartition("\r")[2]
-    return plain(last)
+    """A line that a command printed: without colours, and as it stands after what a progress bar wrote over it. What
+    was written over and says something else stays, before a ␍: a model reads it too, so a user must be able to."""
+    *over, last = _COLOURS.sub("", line).rstrip("\r").split("\r")
+    told, words = [last], _words(last)
+    for part in reversed(over):
+        if not (new := _words(part)) <= words:
+            told.append(part)
+            words |= new
+    whole = "\r".join(reversed(told))
+    return plain(whole if len(told) == 1 or len(whole) <= _MOST_OVER else f"…{whole[-_MOST_OVER:]}")
+
+
+def _words(text: str) -> set[str]:
+    """What a text says: not its numbers and bars, nor the units that change with them."""
+    return set(_WORD.findall(text)) - _UNITS
 
 
 def is_plain(text: str) -> bool:
