@@ -143,6 +143,51 @@ def test_a_users_file_and_a_repositorys(tmp_path: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["permissions.toml"]
 
 
+_COMMENTED = """# mine, by hand
+[permissions]
+ask = [  # always
+  "run(git push *)" ]
+
+# the engine
+[projects."/none"]   # elsewhere
+allow = ['run(a)']
+# the end"""
+HERE = "[projects.'NAME']  # here\n"
+ADDED = 'allow = ["run(b *)"]\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", f'[projects."NAME"]\n{ADDED}'),
+        (_COMMENTED, f'{_COMMENTED}\n\n[projects."NAME"]\n{ADDED}'),
+        (f"# x\n{HERE}allow = ['run(a)'] # y\n\n# z\n", f"# x\n{HERE}allow = ['run(a)', \"run(b *)\"] # y\n\n# z\n"),
+        (
+            f"{HERE}allow = [\n    # first\n    'run(a)', # a\n]\n{_COMMENTED}",
+            f"{HERE}allow = [\n    # first\n    'run(a)', # a\n    \"run(b *)\",\n]\n{_COMMENTED}",
+        ),
+        (f"{HERE}deny = []\n{_COMMENTED}", f"{HERE}{ADDED}deny = []\n{_COMMENTED}"),
+        (HERE.strip(), f"{HERE}{ADDED}"),
+        (
+            f'[permissions]\nask = ["""\nrun(a\n{HERE})"""]\n{HERE}',
+            f'[permissions]\nask = ["""\nrun(a\n{HERE})"""]\n{HERE}{ADDED}',
+        ),
+        ("# x\r\n[permissions]\r\n", f'# x\r\n[permissions]\r\n\r\n[projects."NAME"]\r\n{ADDED.strip()}\r\n'),
+        ("projects.'NAME'.deny = [] # x\n", "projects.'NAME'.deny = [] # x\nprojects.'NAME'.allow = [\"run(b *)\"]\n"),
+        ("[projects]\n'NAME' = {} # x\n", "[projects]\n'NAME' = {allow = [\"run(b *)\"]} # x\n"),
+        ("projects = {} # x\n", 'projects = {"NAME" = {allow = ["run(b *)"]}} # x\n'),
+    ],
+)
+def test_what_is_always_allowed_leaves_the_rest_of_the_file_as_it_is(tmp_path: Path, before: str, after: str) -> None:
+    kept, file = tmp_path / "kept.toml", tmp_path / "p.toml"
+    kept.write_bytes(before.replace("NAME", str(tmp_path)).encode())
+    file.symlink_to(kept)
+    for _ in range(2):
+        remember(tmp_path, ["run(b *)"], file)
+        assert kept.read_bytes().decode() == after.replace("NAME", str(tmp_path)) and file.is_symlink()
+    assert load_permissions(tmp_path, file).allow[-1] == "run(b *)"
+
+
 def test_a_repository_allows_nothing(tmp_path: Path) -> None:
     (tmp_path / ".etude").mkdir()
     for text in ('allow = ["run"]', 'runs = "allow"', "builtin = false"):

@@ -15,7 +15,9 @@ Owns `load_permissions` and `remember`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -23,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tomli_w
 from pydantic import PrivateAttr
 
 from etude.config import parse
@@ -149,14 +150,64 @@ def _repositorys(project: Path, file: Path) -> Iterator[_Table]:
 
 
 def remember(project: Path, rules: Sequence[str], file: Path | None = None) -> None:
-    """Allow these in a project from now on. The file is replaced whole: a reader never finds half of it."""
-    file = file or user_file()
-    data = _read(file)
-    here = data.setdefault("projects", {}).setdefault(str(project.resolve()), {})
-    here["allow"] = list(dict.fromkeys([*here.get("allow", []), *rules]))
-    parse({"allow": here["allow"]}, PermissionConfig, str(file))
+    """Allow these in a project from now on. Only the list of what the project allows is changed, so the user's comments
+    stay; the file is replaced whole: a reader never finds half of it."""
+    file, name = file or user_file(), str(project.resolve())
+    wanted = _read(file)
+    allowed = wanted.setdefault("projects", {}).setdefault(name, {}).setdefault("allow", [])
+    new = [rule for rule in dict.fromkeys(rules) if rule not in allowed]
+    allowed += new
+    parse({"allow": allowed}, PermissionConfig, str(file))
+    if not new:
+        return
+    text = file.read_bytes().decode() if file.exists() else ""
+    written = next((each for each in _with_allowed(text, name, new) if _read_as(each) == wanted), None)
+    if written is None:
+        lines = f"[projects.{json.dumps(name)}] allow = {json.dumps(allowed)}"
+        raise ConfigError(f"{file}: its tables are written in a way that cannot be added to; write yourself: {lines}")
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, tomli_w.dumps(data).encode(), listed=True, shared=True)
+    write_whole(file.resolve(), written.encode(), listed=True, shared=True)  # it may be a link to where it is kept
+
+
+def _with_allowed(text: str, name: str, rules: Sequence[str]) -> Iterator[str]:
+    """The file's text with these allowed in a project and every other byte as it was, in the ways that could be right
+    for how it is written."""
+    import tomlkit  # only who answers "always" needs it
+    from tomlkit.exceptions import TOMLKitError
+    from tomlkit.items import InlineTable
+
+    end = "\r\n" if "\r\n" in text else "\n"
+    line = f"allow = {tomlkit.item(list(rules)).as_string()}{end}"
+    document = tomlkit.parse(text)
+    projects = document.get("projects", {})
+    if name not in projects and not isinstance(projects, InlineTable):
+        gap = "" if not text else end if text.endswith("\n") else 2 * end
+        yield f"{text}{gap}[projects.{tomlkit.string(name).as_string()}]{end}{line}"
+    with contextlib.suppress(TOMLKitError, TypeError):
+        project = projects[name] if name in projects else projects.setdefault(name, tomlkit.inline_table())
+        if "allow" not in project:
+            yield from _below_its_head(text, name, line)
+            project["allow"] = []
+        for rule in rules:
+            project["allow"].append(rule)
+        yield tomlkit.dumps(document)
+
+
+def _below_its_head(text: str, name: str, line: str) -> Iterator[str]:
+    """With a line more below what could be the head of a project's table: at the table's end there may be comments that
+    are about the next."""
+    lines = text.splitlines(keepends=True)
+    for at, head in enumerate(lines):
+        if _read_as(head) == {"projects": {name: {}}}:
+            whole = head if head.endswith("\n") else head + "\n"
+            yield "".join([*lines[:at], whole, line, *lines[at + 1 :]])
+
+
+def _read_as(text: str) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return None
 
 
 def _read(file: Path, within: Path | None = None) -> dict[str, Any]:
