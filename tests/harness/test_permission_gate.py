@@ -194,6 +194,29 @@ def test_a_repository_allows_nothing(tmp_path: Path) -> None:
         (tmp_path / IN_REPOSITORY).write_text(text)
         with pytest.raises(ConfigError, match="may only `ask` and `deny`"):
             load_permissions(tmp_path, tmp_path / "none.toml")
+    (tmp_path / IN_REPOSITORY).write_text('[permissions]\ndeny = ["run(ls)"]')
+    with pytest.raises(ConfigError, match=r'permissions: .* without a table above them: `deny = \["run\(git push'):
+        load_permissions(tmp_path, tmp_path / "none.toml")
+
+
+def test_whose_rule_decided_is_said(tmp_path: Path) -> None:
+    """A user who never wrote it would look for it in their own file."""
+    file, project = tmp_path / "p.toml", tmp_path / "engine" / "src"
+    subprocess.run(["git", "init", "-q", project.parent], check=True)
+    for place, rule in ((project.parent, "run(npm *)"), (project, "run(make *)")):
+        (place / ".etude").mkdir(parents=True)
+        (place / IN_REPOSITORY).write_text(f'deny = ["{rule}", "run(both *)"]')
+    file.write_text('[permissions]\ndeny = ["run(mine *)", "run(both *)"]')
+    judge = Judge(load_permissions(project, file), env={})
+
+    def said(command: str) -> str:
+        return judge.judge("run_terminal_cmd", {"command": command}).explain()
+
+    assert said("npm x") == "npm x: rule deny run(npm *) of this repository"
+    assert said("make x") == "make x: rule deny run(make *) of this repository's src"
+    assert said("mine x") == "mine x: rule deny run(mine *)" and said("both x") == "both x: rule deny run(both *)"
+    top = Judge(load_permissions(project.parent, file), env={})
+    assert "npm *) of this repository" in top.judge("run_terminal_cmd", {"command": "npm x"}).explain()
 
 
 @pytest.mark.parametrize(

@@ -142,10 +142,10 @@ def _repositorys(project: Path, file: Path) -> Iterator[_Table]:
         theirs = _read(place / IN_REPOSITORY, top)
         if unknown := set(theirs) - set(_STRICT):
             raise ConfigError(
-                f"{place / IN_REPOSITORY}: {', '.join(sorted(unknown))}: a repository may only `ask` and `deny`; "
-                f"allow in {file}"
+                f"{place / IN_REPOSITORY}: {', '.join(sorted(unknown))}: a repository may only `ask` and `deny`, as "
+                f'keys without a table above them: `deny = ["run(git push *)"]`; allow in {file}'
             )
-        whose = "" if place == project else str(place)
+        whose = "this repository" if place == top else f"this repository's {place.relative_to(top)}"
         yield _Table(place, parse(theirs, PermissionConfig, str(place / IN_REPOSITORY)), whose)
 
 
