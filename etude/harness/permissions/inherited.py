@@ -29,9 +29,8 @@ def inherited(rule: Rule, above: str, project: str) -> list[str]:
     if rule.names(RUNS[0]):
         return [f"{rule.tools}({each})" for each in _commands(rule.words, above, project)]
     below = posixpath.relpath(project, above)
-    found = [posixpath.join(above, pattern)]
-    if pattern.startswith("**/"):
-        found.append(pattern)  # it speaks of whatever lies outside of the workspace too
+    # `**/x` speaks of whatever lies outside of the workspace: by name, for nobody can look through all of it
+    found = [pattern if pattern.startswith("**/") else posixpath.join(above, pattern)]
     if rule.names(READS[0]) and any(rule.matches_path(project, each) for each in (below, *_directories(below))):
         found.append("**")  # nothing can be read in a directory that cannot
     found += _suffixes(pattern, f"{below}/")
