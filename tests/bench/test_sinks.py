@@ -10,8 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "clients"))
 from installed import pip
 
 from etude.bench.sinks import beside

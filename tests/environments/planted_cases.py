@@ -325,3 +325,11 @@ CASES = (
     Case("an archive holds a repository", f"{_PREPARED}; mkdir y; mv x y/.git; tar cf - -C y .", "git status", "none", way="upload", refused=".git"),
     Case("an archive holds a hook", "mkdir -p y/.git/hooks; cp evil y/.git/hooks/pre-commit; tar cf - -C y .", COMMIT, "hookless", way="upload", refused=".git/hooks"),
 )  # fmt: skip
+
+ANOTHER_AGENT = Case(
+    "an extension of another agent",
+    'mkdir -p .pi/extensions; printf \'require("fs").writeFileSync("CANARY", ""); export default () => {};\' > .pi/extensions/a.ts',
+    "pi --help",
+    refused=".pi",
+)
+"""It is obeyed by npm's @mariozechner/pi-coding-agent, which is large: this case is not among the others."""

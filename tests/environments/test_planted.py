@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from debian_packages import program
 from guarded_workspace import within
-from planted_cases import CASES, Case, Project
+from installed import npm
+from planted_cases import ANOTHER_AGENT, CASES, Case, Project
 from proofs import one_of_each
 
 from etude.environments.base import Sandbox
@@ -134,6 +135,16 @@ CHOSEN = one_of_each(0.4, CASES, lambda case: (case.way, case.project))
 
 @pytest.mark.parametrize("case", CHOSEN, ids=lambda case: case.name)
 def test_what_is_planted_is_obeyed_from_outside_and_never_from_inside(case: Case, outer: Path) -> None:
+    is_obeyed_only_from_outside(case, outer)
+
+
+def test_what_another_agent_starts_is_not_planted(outer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = npm(outer / "npm", "@mariozechner/pi-coding-agent@0.73.1")
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    is_obeyed_only_from_outside(ANOTHER_AGENT, outer)
+
+
+def is_obeyed_only_from_outside(case: Case, outer: Path) -> None:
     (outer / "control").mkdir()
     control = place(outer / "control", case)
     plant_outside(control, case)

@@ -130,20 +130,62 @@ async def permitted(gate: Gate, command: str) -> bool:
 
 def test_a_users_file_and_a_repositorys(tmp_path: Path) -> None:
     file, project, other = tmp_path / "etude" / "permissions.toml", tmp_path / "project", tmp_path / "other"
-    assert load_permissions(project, file) == PermissionConfig()
+    assert load_permissions(project, file).model_dump() == PermissionConfig().model_dump()
     remember(project, ["run(make *)", "read(/etc/hosts)"], file)
     remember(project, ["run(make *)", "run(ls)"], file)
     file.write_text('[permissions]\nruns = "deny"\nask = ["run(git push *)"]\n' + file.read_text())
     (project / ".etude").mkdir(parents=True)
     (project / IN_REPOSITORY).write_text('deny = ["run(make clean *)"]\n')
-    assert load_permissions(project, file) == PermissionConfig(
-        allow=("run(make *)", "read(/etc/hosts)", "run(ls)"),
-        ask=("run(git push *)",),
-        deny=("run(make clean *)",),
-        runs="deny",
-    )
+    loaded = load_permissions(project, file)
+    assert loaded.allow == ("run(make *)", "read(/etc/hosts)", "run(ls)")
+    assert (loaded.ask, loaded.deny, loaded.runs) == (("run(git push *)",), ("run(make clean *)",), "deny")
     assert load_permissions(other, file).allow == ()
     assert [path.name for path in file.parent.iterdir()] == ["permissions.toml"]
+
+
+_COMMENTED = """# mine, by hand
+[permissions]
+ask = [  # always
+  "run(git push *)" ]
+
+# the engine
+[projects."/none"]   # elsewhere
+allow = ['run(a)']
+# the end"""
+HERE = "[projects.'NAME']  # here\n"
+ADDED = 'allow = ["run(b *)"]\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", f'[projects."NAME"]\n{ADDED}'),
+        (_COMMENTED, f'{_COMMENTED}\n\n[projects."NAME"]\n{ADDED}'),
+        (f"# x\n{HERE}allow = ['run(a)'] # y\n\n# z\n", f"# x\n{HERE}allow = ['run(a)', \"run(b *)\"] # y\n\n# z\n"),
+        (
+            f"{HERE}allow = [\n    # first\n    'run(a)', # a\n]\n{_COMMENTED}",
+            f"{HERE}allow = [\n    # first\n    'run(a)', # a\n    \"run(b *)\",\n]\n{_COMMENTED}",
+        ),
+        (f"{HERE}deny = []\n{_COMMENTED}", f"{HERE}{ADDED}deny = []\n{_COMMENTED}"),
+        (HERE.strip(), f"{HERE}{ADDED}"),
+        (
+            f'[permissions]\nask = ["""\nrun(a\n{HERE})"""]\n{HERE}',
+            f'[permissions]\nask = ["""\nrun(a\n{HERE})"""]\n{HERE}{ADDED}',
+        ),
+        ("# x\r\n[permissions]\r\n", f'# x\r\n[permissions]\r\n\r\n[projects."NAME"]\r\n{ADDED.strip()}\r\n'),
+        ("projects.'NAME'.deny = [] # x\n", "projects.'NAME'.deny = [] # x\nprojects.'NAME'.allow = [\"run(b *)\"]\n"),
+        ("[projects]\n'NAME' = {} # x\n", "[projects]\n'NAME' = {allow = [\"run(b *)\"]} # x\n"),
+        ("projects = {} # x\n", 'projects = {"NAME" = {allow = ["run(b *)"]}} # x\n'),
+    ],
+)
+def test_what_is_always_allowed_leaves_the_rest_of_the_file_as_it_is(tmp_path: Path, before: str, after: str) -> None:
+    kept, file = tmp_path / "kept.toml", tmp_path / "p.toml"
+    kept.write_bytes(before.replace("NAME", str(tmp_path)).encode())
+    file.symlink_to(kept)
+    for _ in range(2):
+        remember(tmp_path, ["run(b *)"], file)
+        assert kept.read_bytes().decode() == after.replace("NAME", str(tmp_path)) and file.is_symlink()
+    assert load_permissions(tmp_path, file).allow[-1] == "run(b *)"
 
 
 def test_a_repository_allows_nothing(tmp_path: Path) -> None:
@@ -152,6 +194,29 @@ def test_a_repository_allows_nothing(tmp_path: Path) -> None:
         (tmp_path / IN_REPOSITORY).write_text(text)
         with pytest.raises(ConfigError, match="may only `ask` and `deny`"):
             load_permissions(tmp_path, tmp_path / "none.toml")
+    (tmp_path / IN_REPOSITORY).write_text('[permissions]\ndeny = ["run(ls)"]')
+    with pytest.raises(ConfigError, match=r'permissions: .* without a table above them: `deny = \["run\(git push'):
+        load_permissions(tmp_path, tmp_path / "none.toml")
+
+
+def test_whose_rule_decided_is_said(tmp_path: Path) -> None:
+    """A user who never wrote it would look for it in their own file."""
+    file, project = tmp_path / "p.toml", tmp_path / "engine" / "src"
+    subprocess.run(["git", "init", "-q", project.parent], check=True)
+    for place, rule in ((project.parent, "run(npm *)"), (project, "run(make *)")):
+        (place / ".etude").mkdir(parents=True)
+        (place / IN_REPOSITORY).write_text(f'deny = ["{rule}", "run(both *)"]')
+    file.write_text('[permissions]\ndeny = ["run(mine *)", "run(both *)"]')
+    judge = Judge(load_permissions(project, file), env={})
+
+    def said(command: str) -> str:
+        return judge.judge("run_terminal_cmd", {"command": command}).explain()
+
+    assert said("npm x") == "npm x: rule deny run(npm *) of this repository"
+    assert said("make x") == "make x: rule deny run(make *) of this repository's src"
+    assert said("mine x") == "mine x: rule deny run(mine *)" and said("both x") == "both x: rule deny run(both *)"
+    top = Judge(load_permissions(project.parent, file), env={})
+    assert "npm *) of this repository" in top.judge("run_terminal_cmd", {"command": "npm x"}).explain()
 
 
 @pytest.mark.parametrize(

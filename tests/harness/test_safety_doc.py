@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from etude.harness.permissions import load_permissions
+from etude.harness.permissions.store import IN_REPOSITORY
 
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs" / "safety.md").read_text()
@@ -28,10 +29,14 @@ def test_the_example_runs(tmp_path):
 
 
 def test_its_rules_are_read(tmp_path):
-    [text] = re.findall(r"^```toml\n(.*?)^```$", DOC, re.M | re.S)
+    text, of_repository = re.findall(r"^```toml\n(.*?)^```$", DOC, re.M | re.S)
     assert tomllib.loads(text)
+    (tmp_path / ".etude").mkdir()
+    (tmp_path / IN_REPOSITORY).write_text(of_repository)
     (tmp_path / "permissions.toml").write_text(text.replace("/home/ada/engine", str(tmp_path)))
-    assert load_permissions(tmp_path, tmp_path / "permissions.toml").allow == ("run(pytest *)", "run(make)")
+    loaded = load_permissions(tmp_path, tmp_path / "permissions.toml")
+    assert loaded.allow == ("run(pytest *)", "run(make)") and loaded.deny[-1] == "read(infra/**)"
+    assert f"rule {loaded.rules()[len(loaded.deny) - 1]}" in DOC.replace("\n", " ")
 
 
 def test_what_it_points_to_exists():

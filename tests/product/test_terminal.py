@@ -222,7 +222,7 @@ def test_nothing_that_a_model_or_a_tool_says_drives_the_terminal(here: Setting) 
         terminal.see(r"^\? \$ cat evil.txt")
         terminal.see(r"allow\?$")
         terminal.type("y" + ENTER)
-        terminal.see("^  100%$")
+        terminal.see("␛]0;owned.*50%␍100%$")  # what stood there would not be seen else
         terminal.see("✗ .*does not take the request")
         terminal.see(r"^  ␛]0;owned.*\)$")
         terminal.say("/continue")

@@ -36,7 +36,7 @@ IN_PROJECTS = (
     ".etude",
     # editors, and what they run when a directory is opened
     ".vscode", "*.code-workspace", ".devcontainer", ".devcontainer.json", ".idea", "*.ipr", "*.iws", ".fleet", ".zed",
-    ".vs", ".nova", ".helix", ".vimrc", "_vimrc", ".exrc", ".nvimrc", ".nvim.lua", ".gvimrc", ".lvimrc",
+    ".vs", ".nova", ".theia", ".helix", ".vimrc", "_vimrc", ".exrc", ".nvimrc", ".nvim.lua", ".gvimrc", ".lvimrc",
     ".local.vimrc", ".vim", ".lazy.lua", ".neoconf.json", ".dir-locals*.el", ".projectile", ".ropeproject",
     ".ycm_extra_conf.py", ".luarc.json*", "*.sublime-project", "*.sublime-workspace", ".externalToolBuilders",
     ".ctags", ".ctags.d", "ctags.d",
@@ -48,10 +48,11 @@ IN_PROJECTS = (
     ".claude", ".mcp.json", ".cursor", ".gemini", ".codex", ".windsurf", ".kiro", ".amazonq", ".roo", ".continue",
     ".opencode", ".opencode.json*", "opencode.json", "opencode.jsonc", ".aider*", ".amp", ".qwen", ".junie", ".crush*",
     "crush.json", ".augment", ".trae", ".clinerules", ".cline", ".factory", ".kilocode", ".openhands", ".agents",
-    ".goose", ".vibe", ".github/hooks",
+    ".goose", ".vibe", ".pi", ".github/hooks",
     # tools that shells ask at every prompt, or that read it whatever they are asked, their own version too
     ".mise*", "mise.toml", "mise.local.toml", "mise/config*", ".config/mise*", ".tool-versions", ".miserc.toml",
-    "rust-toolchain*", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.*", "bunfig.toml", ".lfsconfig",
+    ".prototools", "bin/activate-hermit*", "bin/hermit*", "rust-toolchain*", ".npmrc", ".yarnrc", ".yarnrc.yml",
+    ".pnpmfile.*", "bunfig.toml", ".mvn/jvm.config", ".lfsconfig",
 )  # fmt: skip
 """Obeyed in a directory that a user works in, which is any but those of `UNPACKED`: `cd packages/a && vim` is usual."""
 AT_ROOTS = (

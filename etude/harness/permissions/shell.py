@@ -20,6 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from etude.harness.permissions.literals import PATTERNS, WORDS, Word, text_of, word_of
+from etude.plain import unseen
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -92,9 +93,9 @@ def read_script(text: str) -> list[SimpleCommand]:
     """Every command that running `text` could start, in the order they stand. Raises Unreadable."""
     if len(text) > MAX_CHARS:
         raise Unreadable(f"it is longer than {MAX_CHARS} characters")
+    if hidden := unseen(text):
+        raise Unreadable(f"it holds the invisible character {hidden!a}")
     for character in text:
-        if character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
-            raise Unreadable(f"it holds the invisible character {character!r}")
         if character != " " and unicodedata.category(character) == "Zs":
             raise Unreadable(f"it holds {character!r}, which looks like a space and is none")
     source = text.encode()

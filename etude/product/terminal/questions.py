@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from etude.harness.permissions.gate import Answer, Question
+from etude.plain import exact
 from etude.product.terminal.diffs import request_rows
 from etude.product.terminal.screen import Screen
 from etude.product.terminal.show import call_shown
@@ -46,12 +47,12 @@ class Questions:
 
     def _put(self, question: Question, number: str) -> None:
         what, said = call_shown(question.tool, question.arguments)
-        self._screen.line(("? ", "bold yellow"), number, what, (said, "bold"))
+        self._screen.line(("? ", "bold yellow"), number, exact(what), (exact(said), "bold"))
         for reason in question.decision.reasons:
             if reason.verdict == "ask":
-                self._screen.line((f"{reason.piece}: ", "dim"), (reason.by, "yellow"), indent=2)
+                self._screen.line((exact(f"{reason.piece}: "), "dim"), (exact(reason.by), "yellow"), indent=2)
         if rows := request_rows(question.tool, question.arguments):
-            self._screen.rows(rows, indent=2)
+            self._screen.rows([(exact(text), style) for text, style in rows], indent=2)
 
     async def _answer(self, questions: Sequence[Question], each: bool) -> Answer | None:
         """What is typed, as an answer to all of these; None: one by one."""
@@ -80,7 +81,7 @@ class Questions:
         self._screen.line(*parts, "or type what to do instead", indent=2)
         if lasting:
             rules = dict.fromkeys(rule for question in questions for rule in question.decision.remember)
-            self._screen.line(("s and a allow ", "dim"), (", ".join(rules), "cyan"), indent=2)
+            self._screen.line(("s and a allow ", "dim"), (exact(", ".join(rules)), "cyan"), indent=2)
 
 
 def _for(question: Question, answer: Answer) -> Answer:
