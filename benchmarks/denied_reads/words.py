@@ -39,9 +39,10 @@ def _commands(line: str) -> Iterator[SimpleCommand]:
 
 
 def _pattern(command: SimpleCommand) -> re.Pattern[str]:
-    """The words, each with a NUL behind it; one that only a run would tell may be any number of words."""
+    """The words, each with a NUL behind it; one that only a run would tell may be any number of words, and a `~` a
+    home."""
     words = (r"(?:[^\0]*\0)*" if word.text is None else re.escape(f"{word.text}\0") for word in command.words)
-    return re.compile("".join(words), re.DOTALL)
+    return re.compile("".join(re.sub("^~[^/\0]*", r"[^\\0]*", word) for word in words), re.DOTALL)
 
 
 def _ran(told: str) -> Iterator[list[str]]:
