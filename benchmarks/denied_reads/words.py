@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from denied_reads.trial import Trial
+from etude.harness.permissions.literals import Word
 from etude.harness.permissions.shell import SimpleCommand, read_script
 from etude.harness.permissions.unwrap import unwrap
 
@@ -41,8 +42,15 @@ def _commands(line: str) -> Iterator[SimpleCommand]:
 def _pattern(command: SimpleCommand) -> re.Pattern[str]:
     """The words, each with a NUL behind it; one that only a run would tell may be any number of words, and a `~` a
     home."""
-    words = (r"(?:[^\0]*\0)*" if word.text is None else re.escape(f"{word.text}\0") for word in command.words)
-    return re.compile("".join(re.sub("^~[^/\0]*", r"[^\\0]*", word) for word in words), re.DOTALL)
+    return re.compile("".join(map(_word, command.words)), re.DOTALL)
+
+
+def _word(word: Word) -> str:
+    if word.text is None:
+        return r"(?:[^\0]*\0)*"
+    home, slash, rest = word.text.partition("/")
+    known = r"[^\0]*" + re.escape(slash + rest) if home.startswith("~") else re.escape(word.text)
+    return known + "[\0]"
 
 
 def _ran(told: str) -> Iterator[list[str]]:
