@@ -17,6 +17,7 @@ from etude.harness.permissions.unwrap import unwrap
 
 _ASSIGNS = re.compile(r"[A-Za-z_]\w*(\[[^]]*\])?\+?=.*", re.DOTALL)
 _DECLARES = ("declare", "export", "local", "readonly", "typeset")
+_STARTS = ("bash", "command", "dash", "env", "find", "nice", "sh", "timeout", "xargs")
 _HEADS = ("for", "case", "select", "[[", "((")
 """What bash tells beside commands."""
 
@@ -27,10 +28,16 @@ def unread(trial: Trial, lines: Sequence[str]) -> list[tuple[str, str]]:
     for line, told in zip(lines, trial.traced(lines), strict=True):
         read = [_pattern(command) for command in _commands(line)]
         ran = ("".join(f"{word}\0" for word in words) for words in _ran(told))
-        odd = next((words for words in ran if not any(each.fullmatch(words) for each in read)), None)
+        odd = next((words for words in ran if not _known(words, read, line)), None)
         if odd is not None:
             found.append((line, odd))
     return found
+
+
+def _known(words: str, read: Sequence[re.Pattern[str]], line: str) -> bool:
+    """Behind `eval` and `time` what starts another command is taken apart at once, and only that one is judged."""
+    inner = words.partition("\0")[0] in _STARTS and re.search(r"\b(eval|time)\b", line) is not None
+    return inner or any(each.fullmatch(words) for each in read)
 
 
 def _commands(line: str) -> Iterator[SimpleCommand]:

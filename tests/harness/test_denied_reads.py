@@ -375,7 +375,21 @@ def test_a_word_behind_a_redirection_is_a_word_of_the_command(trial: Trial, redi
         f"rg a {redirection} --pre=./x.sh",
     ):
         assert verdict(trial.judge, line) != "allow", line
-    assert verdict(trial.judge, "cat README.md 2>&- | wc -l") == "allow"
+    for line in (
+        'cat <<E $".env"\nE > o',
+        "cat <<E '.env'\nE",
+        "cat .en{v,}0<README.md",
+        "env ./x<<E\nE",
+        "\u00e9=1 cat README.md",
+    ):
+        assert verdict(trial.judge, line) != "allow", line
+    for line in (
+        "cat README.md 2>&- | wc -l",
+        "cat <<E\nhi\nE",
+        "cat <<E | wc -l\nhi\nE",
+        "sort 0<README.md 2>/dev/null",
+    ):
+        assert verdict(trial.judge, line) == ("ask" if "0<" in line else "allow"), line
 
 
 def test_what_a_find_runs_is_chosen_by_the_tests_before_it_alone(trial: Trial) -> None:

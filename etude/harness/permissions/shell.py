@@ -83,6 +83,7 @@ RESERVED = {
 """Words that are no command's name. Where one seems to be, the parser and the shell do not read the same line."""
 _BLANK = re.compile(r"(?:[ \t\n]|(?<=[ \t\n])\\\n)*")
 _BLANK_INSIDE = re.compile(r"(?<!\\)(?:\\\\)*[ \t\n]|\\\n")
+_NUMBER = re.compile(rb"(?:^|[\s;&|(){}`])(?:\d+|\{\w+\})\Z")
 _OPENS_BRACE = re.compile(r"(?<!\$)\{")
 _SUBSTITUTION = re.compile(r"`|\$\(|[<>]\(")
 _EXPANSION = re.compile(rb"(?<!\\)(?:\\\\)*(?:\$[\w({\[@*#?!-]|`)")
@@ -104,6 +105,7 @@ def read_script(text: str) -> list[SimpleCommand]:
         raise Unreadable("its syntax is not plain")
     _check_tokens(root, source)
     _check_expansions(root, source)
+    _check_redirects(root, source)
     try:
         return list(_commands(root))
     except RecursionError:
@@ -149,6 +151,22 @@ def _leaves(region: Node, regions: list[Node]) -> Iterator[Node]:
             regions += _substitutions(node)
         else:
             stack.extend(reversed(node.children))
+
+
+def _check_redirects(root: Node, source: bytes) -> None:
+    """The grammar takes words of the command for a redirection's, and the number of one, if it is 0 or in braces, for a
+    word."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        waiting += node.children
+        if node.type not in _REDIRECTS:
+            continue
+        numbers = [text_of(child) for child in node.children if child.type == "file_descriptor"]
+        if not all(map(str.isdecimal, numbers)) or (not numbers and _NUMBER.search(source[: node.start_byte])):
+            raise Unreadable("a word stands where the number of a redirection should")
+        if node.type == "heredoc_redirect" and node.children_by_field_name("argument"):
+            raise Unreadable("words follow a redirection")
 
 
 def _check_expansions(root: Node, source: bytes) -> None:
@@ -426,6 +444,8 @@ def _fed(command: SimpleCommand, fed: Word | None) -> SimpleCommand:
 def _assignment(node: Node) -> tuple[str, Word]:
     name = next((text_of(child) for child in node.children if child.type in ("variable_name", "subscript")), "")
     last = node.children[-1]
+    if not name.isascii():
+        raise Unreadable(f"{name} is no name of a variable")
     if any(child.type == "+=" for child in node.children):
         return name, Word(None, text_of(node))
     return name, Word("", "") if last.type in ("=", "+=") else word_of(last)
@@ -435,11 +455,6 @@ def _file(node: Node) -> list[Redirect]:
     """The files a redirection opens; copying and closing descriptors opens none."""
     operator = next((child.type for child in node.children if not child.is_named), "")
     targets = [child for child in node.children if child.is_named and child.type != "file_descriptor"]
-    if any(child.type == "file_descriptor" and not text_of(child).isdecimal() for child in node.children):
-        raise Unreadable("a word stands where the number of a redirection should")  # which a shell gives to the command
-    before = node.prev_sibling
-    if before is not None and before.end_byte == node.start_byte and re.search(r"(?:^|\s)\d+$", text_of(before)):
-        raise Unreadable("a number stands where a word should")  # `0<` is a redirection's to a shell
     # tree-sitter hangs further words on a redirection, which a shell gives to the command
     if len(targets) != (0 if operator in (">&-", "<&-") else 1):
         raise Unreadable("words follow a redirection")
@@ -453,8 +468,6 @@ def _file(node: Node) -> list[Redirect]:
 
 
 def _here_document(node: Node) -> Word:
-    if any(child.type in WORDS for child in node.children):
-        raise Unreadable("words follow a redirection")
     body = next((child for child in node.children if child.type == "heredoc_body"), None)
     if body is None:
         return Word("", "")
