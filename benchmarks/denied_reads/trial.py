@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from etude.environments.base import WORKSPACE
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
 
@@ -125,12 +126,12 @@ class Trial:
 
     def traced(self, lines: Sequence[str]) -> list[str]:
         """What bash tells of each line with `set -x`."""
-        return self._said(TRACER, {"lines": lines, "directory": str(self.project)}, ())
+        return self._said(TRACER, {"lines": lines, "directory": WORKSPACE}, ())
 
     def _hits(self, lines: Sequence[str], own: bool) -> list[Hit]:
         hidden = SHARED if own else ()
         watched = [path for path in self.watched if path not in hidden]
-        plan = {"lines": lines, "watched": watched, "directory": str(self.project)}
+        plan = {"lines": lines, "watched": watched, "directory": WORKSPACE}
         return [(number, shell, files) for number, shell, files in self._said(RUNNER, plan, hidden)]
 
     def _said(self, script: Path, plan: dict[str, Any], hidden: tuple[str, ...]) -> list[Any]:

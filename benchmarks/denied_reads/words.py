@@ -17,7 +17,7 @@ from etude.harness.permissions.unwrap import unwrap
 
 _ASSIGNS = re.compile(r"[A-Za-z_]\w*(\[[^]]*\])?\+?=.*", re.DOTALL)
 _DECLARES = ("declare", "export", "local", "readonly", "typeset")
-_STARTS = ("bash", "command", "dash", "env", "find", "nice", "sh", "timeout", "xargs")
+_STARTS = ("bash", "command", "dash", "env", "find", "nice", "sh", "timeout", "trap", "xargs")
 _HEADS = ("for", "case", "select", "[[", "((")
 """What bash tells beside commands."""
 
@@ -35,8 +35,8 @@ def unread(trial: Trial, lines: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _known(words: str, read: Sequence[re.Pattern[str]], line: str) -> bool:
-    """Behind `eval` and `time` what starts another command is taken apart at once, and only that one is judged."""
-    inner = words.partition("\0")[0] in _STARTS and re.search(r"\b(eval|time)\b", line) is not None
+    """Behind `eval`, `time` and `trap` what starts another command is taken apart at once, and only that is judged."""
+    inner = words.partition("\0")[0] in _STARTS and re.search(r"\b(eval|time|trap)\b", line) is not None
     return inner or any(each.fullmatch(words) for each in read)
 
 

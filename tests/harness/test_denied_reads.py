@@ -361,6 +361,48 @@ def test_what_lists_and_declares_plainly_is_not_asked_about(line):
     assert Judge(PermissionConfig()).judge("run_terminal_cmd", {"command": line}).verdict == "allow"
 
 
+def test_what_a_shell_runs_is_run_where_the_shell_is(trial: Trial) -> None:
+    for line in (
+        "env -C infra/secrets bash -c 'cat key'", "env -C infra sh -c 'cat secrets/key'",
+        "env -C infra/secrets sh -c 'cat .'",
+        "for i in 1 2; do sh -c 'cat key'; cd infra/secrets; done", "find infra -execdir sh -c 'cat secrets/key' \\;",
+        "env -C infra/secrets xargs -a key echo", "env -C infra find . -exec cat secrets/key \\;",
+        "env -C infra/secrets eval 'cat key'",
+    ):  # fmt: skip
+        assert verdict(trial.judge, line) != "allow", line
+
+
+def test_what_is_no_name_of_a_variable_is_a_command(trial: Trial) -> None:
+    for line in (
+        "--file=../x",
+        "pwd && --file=../vault/token",
+        "2=./x",
+        "-a=./x",
+        "a-b=1 ./x",
+        "[ -f README.md\n] && cat Makefile",
+    ):
+        assert verdict(trial.judge, line) != "allow", line
+    assert verdict(trial.judge, "a_b2=1; X[1]=3; echo hi") == "allow"
+
+
+def test_a_link_to_what_is_above_leads_by_way_of_workspace_to_the_top(trial: Trial) -> None:
+    """/workspace lies in `/`; the workspace itself, at its own path, lies elsewhere."""
+    vault = f"link-out{trial.top}/vault/token"
+    for line in (
+        f"cat {vault}",
+        "cat link-out/etc/shadow",
+        "cat link-out/et[c]/shadow",
+        "cd link-out && cat etc/shadow",
+    ):
+        assert verdict(trial.judge, line) == "deny", line
+        assert trial.opened([line]) != [] or not os.access("/etc/shadow", os.R_OK), line
+    assert verdict(trial.judge, "cat link-out/vault/token") == "deny", "by the workspace's own path"
+    assert verdict(trial.judge, "cat link-out/etc/passwd") == "ask"
+    (trial.project / "empty").mkdir()
+    assert verdict(trial.judge, "cat empty/.*/.env") == "deny", "an empty directory has a parent too"
+    assert verdict(trial.judge, "cat src/link-up/README.md") == "allow"
+
+
 BEHIND = ("2>&-", "<&-", "1<&-", "3>&-", "2>/dev/null", "2>&1", ">&2", "3<&0", "<<< x")
 
 

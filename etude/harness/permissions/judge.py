@@ -365,7 +365,7 @@ class Judge:
         moved = [after for before, after in itertools.pairwise(words) if before == "-C" and after and "\0" not in after]
         places = itertools.product(directories, [".", *moved, *itertools.accumulate(moved, posixpath.join)])
         ways = {posixpath.join(place or WORKSPACE, way) for place, way in places}
-        return sorted(Path(os.path.realpath(self._paths.on_host(way))) for way in ways)
+        return sorted({Path(os.path.realpath(place)) for way in ways for place in self._paths.all_on_host(way)})
 
     def _git_places(self, words: Sequence[str | None], directories: Sequence[str | None]) -> list[str]:
         """Where else a path among git's words may begin: where `-C` leads, and at the top of the repository, from which
@@ -410,7 +410,9 @@ class Judge:
             if path is None:
                 yield Reason("ask", top, "it holds too many directories to look at what lies in them")
             elif not any(_lies_in(path, gone) for gone in self._hidden) and not (listed and ignored(Path(path))):
-                for reason in self._argument(path, [WORKSPACE]):
+                for reason in (
+                    each for name in self._paths.as_named(path) for each in self._argument(name, [WORKSPACE])
+                ):
                     yield Reason("ask", _shown(words), f"it reads {path}: {reason.by}", reason.remember)
                     return
 

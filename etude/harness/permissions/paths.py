@@ -7,11 +7,12 @@ link could be changed by somebody else: that is the OS sandbox's to prevent.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -52,21 +53,37 @@ class WorkspacePaths:
     def targets(self, path: str, directory: str = WORKSPACE) -> list[Target]:
         """Where a path leads: by its name, and by its links. Both must be allowed: a rule may speak of either. A `~`
         may have been in quotes, and is then a name like any other."""
-        found = [self._named(posixpath.expanduser(path), directory)]
+        found = self._named(posixpath.expanduser(path), directory)
         if path.startswith("~"):
-            found.append(self._named(path, directory))
-        return list(dict.fromkeys(target for pair in found for target in pair))
+            found += self._named(path, directory)
+        return list(dict.fromkeys(found))
 
     def exists(self, target: Target) -> bool:
         """Whether this machine, if the workspace is on it, has something there."""
         return self.root is not None and os.path.lexists(target.path)
 
     def on_host(self, path: str, directory: str = WORKSPACE) -> str:
-        """Where on this machine, by its name, what a command calls so; only for a workspace that is on it."""
+        """Where on this machine lies what a command calls so. Only for a workspace that is on this machine."""
+        return self.all_on_host(path, directory)[0]
+
+    def all_on_host(self, path: str, directory: str = WORKSPACE) -> list[str]:
+        """The same, links followed as they are for a command, and where it would lie by the workspace's own path: a
+        link to `..` at its top leads to `/` by way of /workspace."""
         full = posixpath.join(directory, path)
-        if self.root is not None and (full == WORKSPACE or full.startswith(f"{WORKSPACE}/")):
-            # not normalised first: `link/..` is the parent of what the link leads to
-            full = f"{self._real_root[0]}{full[len(WORKSPACE) :]}"
+        try:
+            return list(dict.fromkeys((self._mapped(_real(full, self._mapped)), _real(self._mapped(full), str))))
+        except (OSError, ValueError):
+            return [self._mapped(full)]
+
+    def as_named(self, path: str) -> list[str]:
+        """What a path of this machine could be called in a command: its own name, and by way of /workspace."""
+        inside = [path.replace(root, WORKSPACE, 1) for root in self._real_root if _lies_in(path, (root,))]
+        return [path, *inside]
+
+    def _mapped(self, full: str) -> str:
+        """Of a path as a command knows it, without following links."""
+        if self.root is not None and _lies_in(full, (WORKSPACE,)):
+            return f"{self._real_root[0]}{full[len(WORKSPACE) :]}"
         return full
 
     def is_private(self, path: str) -> bool:
@@ -97,12 +114,14 @@ class WorkspacePaths:
         if not re.search(r"(?<!\\)(?:\\\\)*[*?\[]", part):
             yield from self._matching(found + _unescaped(part) + "/" * bool(rest), rest, directory, seen, effort)
             return
-        where = self.on_host(found or ".", directory)
-        if self.is_private(where):
-            raise OverflowError
-        try:
-            names = os.listdir(where)
-        except OSError:
+        names, listed = list[str](), False
+        for where in self.all_on_host(found or ".", directory):
+            if self.is_private(where):
+                raise OverflowError
+            with contextlib.suppress(OSError):
+                names += os.listdir(where)
+                listed = True
+        if not listed:
             return
         names += [".", ".."]  # a dash finds them by `.*`
         if found == "/":
@@ -110,15 +129,15 @@ class WorkspacePaths:
         yield found or "."
         wanted = _Names.of(part)
         effort.spend(len(names))
-        for name in names:
+        for name in dict.fromkeys(names):
             if next(seen) > _MOST_SEEN:
                 raise OverflowError
             if wanted.matches(name):
                 yield from self._matching(found + name + "/" * bool(rest), rest, directory, seen, effort)
 
-    def _named(self, path: str, directory: str) -> tuple[Target, Target]:
+    def _named(self, path: str, directory: str) -> list[Target]:
         named = posixpath.normpath(posixpath.join(directory, path))
-        return self._target(re.sub(r"^//", "/", named)), self._target(self._followed(path, directory))
+        return [self._target(each) for each in (re.sub(r"^//", "/", named), *self._followed(path, directory))]
 
     def _target(self, path: str) -> Target:
         for root in (WORKSPACE, *self._real_root):
@@ -126,18 +145,19 @@ class WorkspacePaths:
                 return Target(path, path[len(root) + 1 :] or ".")
         return Target(path, None, _lies_in(path, _SCRATCH))
 
-    def _followed(self, path: str, directory: str) -> str:
+    def _followed(self, path: str, directory: str) -> list[str]:
+        """By way of /workspace, and by the workspace's own path: a link to `..` leads elsewhere."""
         full = posixpath.join(directory, path)
         if self.root is None:
-            return posixpath.normpath(full)
+            return [posixpath.normpath(full)]
         try:
-            return _real(self.on_host(path, directory))
+            return [self._mapped(_real(full, self._mapped)), _real(self._mapped(full), str)]
         except (OSError, ValueError):
-            return "/"  # where it leads cannot be seen: not into the workspace, for all that is known
+            return ["/"]  # where it leads cannot be seen: not into the workspace, for all that is known
 
 
-def _real(path: str) -> str:
-    """Every link followed, up to one that each process has for itself."""
+def _real(path: str, on_host: Callable[[str], str]) -> str:
+    """Every link followed, up to one that each process has for itself; `on_host` says where a path lies."""
     real, left, links = "/", path.split("/")[::-1], 0
     while left:
         part = left.pop()
@@ -150,9 +170,10 @@ def _real(path: str) -> str:
         if _BY_PROCESS.fullmatch(here):
             top = "/proc/self/fd" if here == "/dev/fd" and ".." in left else here
             return posixpath.join(top, *left[::-1])
-        if os.path.islink(here) and (links := links + 1) < 40:
-            left += os.readlink(here).split("/")[::-1]
-            real = "/" if os.readlink(here).startswith("/") else real
+        if os.path.islink(lies := on_host(here)) and (links := links + 1) < 40:
+            leads = os.readlink(lies)
+            left += leads.split("/")[::-1]
+            real = "/" if leads.startswith("/") else real
         else:
             real = here
     return real

@@ -301,6 +301,8 @@ def _check(node: Node) -> None:
         return
     if kind in ("test_command", "binary_expression", "parenthesized_expression"):
         bare = " ".join(_bare(node)) if kind == "test_command" else ""
+        if kind == "test_command" and "\n" in text_of(node):
+            raise Unreadable("a test that goes over the end of a line ends there for a shell")
         if re.search(r"[&|<>();]", bare):
             raise Unreadable("a test with operators in it is read differently by different shells")
         if re.search(r"(^| )-[vR] |^\[\[.* -(eq|ne|lt|le|gt|ge) ", bare):
@@ -444,8 +446,8 @@ def _fed(command: SimpleCommand, fed: Word | None) -> SimpleCommand:
 def _assignment(node: Node) -> tuple[str, Word]:
     name = next((text_of(child) for child in node.children if child.type in ("variable_name", "subscript")), "")
     last = node.children[-1]
-    if not name.isascii():
-        raise Unreadable(f"{name} is no name of a variable")
+    if not re.fullmatch(r"[A-Za-z_]\w*(\[(\d+|@|\*)\])?", name, re.ASCII):
+        raise Unreadable(f"{name} is no name of a variable: a shell takes all of it for a command's")
     if any(child.type == "+=" for child in node.children):
         return name, Word(None, text_of(node))
     return name, Word("", "") if last.type in ("=", "+=") else word_of(last)

@@ -155,7 +155,7 @@ def _wrapped(command: SimpleCommand, name: str, wrapper: _Wrapper, depth: int) -
             words = _filled(words, command.words[1 : -len(words)])
         options = command.words[: -len(words)]
         if name == "xargs":
-            yield SimpleCommand(options, raw=command.raw)  # it opens a file of its own
+            yield replace(command, words=options, variables=(), redirects=())  # it opens a file of its own
         inner = replace(command, words=(*words, *more), variables=(*command.variables, *variables))
         if name in _MOVES and any(re.match(r"-[^-]*[CD]|--chd", option.text or "") for option in options):
             inner = replace(inner, astray=True)
@@ -250,7 +250,8 @@ def _script(text: str, command: SimpleCommand, depth: int) -> Iterator[SimpleCom
     """What a text runs, with the variables and files of the command that runs it."""
     if command.redirects or command.variables:
         yield replace(command, words=(), input=None)
-    yield from unwrap(read_script(text), depth + 1)
+    for inner in unwrap(read_script(text), depth + 1):
+        yield replace(inner, again=inner.again or command.again, astray=inner.astray or command.astray)
 
 
 def _find(command: SimpleCommand, words: Sequence[Word]) -> Iterator[SimpleCommand]:
@@ -272,7 +273,7 @@ def _find(command: SimpleCommand, words: Sequence[Word]) -> Iterator[SimpleComma
             at += 1
         if not inner:
             raise Unreadable("find -exec without a command")
-        astray = option in ("-execdir", "-okdir")
+        astray = command.astray or option in ("-execdir", "-okdir")
         yield replace(command, words=tuple(inner), redirects=(), input=None, astray=astray, found_by=command.words)
 
 

@@ -49,7 +49,7 @@ def starts(
     stands_for = {word: found or [] for word, found in zip(words, names, strict=True)}
     named = [name for word in given for name in stands_for.get(word, [word])]
     known = [directory for directory in directories if directory is not None]
-    tops = {place.on_host(name, directory) for name in named or ["."] for directory in known}
+    tops = {top for name in named or ["."] for directory in known for top in place.all_on_host(name, directory)}
     if not any(os.path.lexists(top) for top in tops):
         tops = {place.on_host(directory) for directory in known}
     return _outermost(sorted({os.path.realpath(top) for top in tops}))
