@@ -46,6 +46,7 @@ SCENES_OF = {
     "sitting": {"sessions serve"},
     "sandboxes": {"play", "serve", "environments serve"},
     "commands images": {"images build"},
+    "commands index": {"index build", "index status", "index search", "index gc"},
     "commands models": {"models import", "models check", "models export"},
     "commands tasks": {"tasks adopt", "tasks import"},
     "chain": {"weights relay"},

@@ -132,7 +132,7 @@ PROMISED = (
     ".git", ".hg", ".envrc", ".vscode", ".idea", ".zed", ".devcontainer", ".vimrc", ".exrc", ".nvim.lua",
     ".dir-locals.el", ".gdbinit", ".lldbinit", ".pdbrc", ".Rprofile", ".RData", ".irbrc", ".claude", ".mcp.json",
     ".cursor", ".gemini", ".codex", "opencode.json", ".amp", ".qwen", ".junie", ".crush.json", ".mise.toml",
-    ".pi", ".theia", ".prototools", "bin/activate-hermit", "bin/hermit", "bin/hermit.hcl", ".mvn/jvm.config",
+    ".pi", ".theia", ".prototools", ".mvn/jvm.config",
     ".tool-versions", "rust-toolchain", ".npmrc", ".yarnrc.yml", ".pnpmfile.cjs", ".etude", ".helix", ".husky",
     ".bashrc", ".gitconfig", ".ssh",
 )  # fmt: skip

@@ -67,6 +67,9 @@ class Attachment(asyncio.Protocol):
         self._channel.connection_made(self._transport)
         self._take(rest)
 
+    def resume_writing(self) -> None:
+        self._channel.resume_writing()
+
     def eof_received(self) -> None:
         """The agent has ended. An engine keeps the rest open, and what we were sending would be waited for for ever."""
         assert self._transport is not None

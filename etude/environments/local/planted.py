@@ -51,7 +51,7 @@ IN_PROJECTS = (
     ".goose", ".vibe", ".pi", ".github/hooks",
     # tools that shells ask at every prompt, or that read it whatever they are asked, their own version too
     ".mise*", "mise.toml", "mise.local.toml", "mise/config*", ".config/mise*", ".tool-versions", ".miserc.toml",
-    ".prototools", "bin/activate-hermit*", "bin/hermit*", "rust-toolchain*", ".npmrc", ".yarnrc", ".yarnrc.yml",
+    ".prototools", "rust-toolchain*", ".npmrc", ".yarnrc", ".yarnrc.yml",
     ".pnpmfile.*", "bunfig.toml", ".mvn/jvm.config", ".lfsconfig",
 )  # fmt: skip
 """Obeyed in a directory that a user works in, which is any but those of `UNPACKED`: `cd packages/a && vim` is usual."""

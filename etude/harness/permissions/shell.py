@@ -303,6 +303,14 @@ def _check(node: Node) -> None:
         bare = " ".join(_bare(node)) if kind == "test_command" else ""
         if kind == "test_command" and "\n" in text_of(node):
             raise Unreadable("a test that goes over the end of a line ends there for a shell")
+        if re.search(r"(^| )~", bare):
+            raise Unreadable("a test that names a home is a command to one shell, and its words are patterns")
+        if (
+            kind == "test_command"
+            and not re.search(r"[\"'\\$`]", text_of(node))
+            and bare.split() != text_of(node).split()
+        ):
+            raise Unreadable("the words of a test are not those that a shell takes")
         if re.search(r"[&|<>();]", bare):
             raise Unreadable("a test with operators in it is read differently by different shells")
         if re.search(r"(^| )-[vR] |^\[\[.* -(eq|ne|lt|le|gt|ge) ", bare):
