@@ -23,7 +23,6 @@ from denied_reads.words import unread
 from etude.environments.build import default_cache_dir
 from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
 from etude.harness.permissions.shell import read_script
-from etude.harness.permissions.walks import starts
 
 LINES = int(os.environ.get("ETUDE_SHELL_LINES", "300"))
 SEED = int(os.environ.get("ETUDE_SHELL_SEED", "11"))
@@ -478,33 +477,3 @@ def test_what_lies_in_a_directory_of_the_session_s_own_is_not_known_here(trial: 
         assert verdict(trial.judge, line) == "ask", line
     for line in ("cat /tmp/out.log", "ls /tmp", "grep -n a /tmp/out.log", "cd /tmp && ls -la"):
         assert verdict(trial.judge, line) == "allow", line
-
-
-LONG = {
-    "question marks": f"ls {'?' * 60}z", "stars": f"ls {'*?' * 30}z", "steps": f"cat -{'a/' * 1000}",
-    "letters": f"cat -{'a' * 4000}", "words": f"cat {'a ' * 9900}", "options": f"grep {'-a ' * 6000}x",
-    "a glob": f"grep -r --include={'a' * 19000}! x .", "a program": f'awk "{"print" * 3900}" README.md',
-    "values": f"cat {'a=' * 9900}",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("line", LONG.values(), ids=LONG)
-def test_no_line_takes_long_to_judge(trial: Trial, line: str) -> None:
-    """What fails here is stopped by the time that any test has."""
-    (trial.project / ("n" * 200)).touch()
-    assert verdict(trial.judge, line) == ("allow" if line.startswith("ls") else "ask")
-
-
-def test_what_a_walk_could_not_list_on_its_way_is_walked_by_itself(tmp_path: Path) -> None:
-    (tmp_path / "shut" / "in").mkdir(parents=True)
-    assert starts(["grep", "-r", "a", ".", "shut/in"], *_named(".", "shut/in"), WorkspacePaths(tmp_path)) == [
-        str(tmp_path)
-    ]
-    with pytest.MonkeyPatch.context() as patch:  # the owner of everything may list everything
-        patch.setattr(os, "access", lambda path, mode: not str(path).endswith("shut"))
-        found = starts(["grep", "-r", "a", ".", "shut/in"], *_named(".", "shut/in"), WorkspacePaths(tmp_path))
-    assert found == [str(tmp_path), str(tmp_path / "shut" / "in")]
-
-
-def _named(*words: str) -> tuple[list[list[str]], list[str]]:
-    return [[each] for each in ("grep", "-r", "a", *words)], ["/workspace"]

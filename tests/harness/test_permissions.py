@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from etude.errors import ConfigError
 from etude.harness.permissions import Decision, Judge, PermissionConfig, WorkspacePaths, unreadable
+from etude.harness.permissions.walks import starts
 
 RULES = PermissionConfig(
     allow=(
@@ -308,3 +309,34 @@ def test_of_very_many_reasons_the_first_are_told(project: Path) -> None:
     judge = Judge(PermissionConfig(deny=("read(secret/**)",)), WorkspacePaths(project))
     told = run(judge, "cat secret/*").explain().splitlines()
     assert len(told) == 21 and told[-1].startswith("and ") and told[-1].endswith(" more")
+
+
+LONG = {
+    "question marks": f"ls {'?' * 60}z", "stars": f"ls {'*?' * 30}z", "steps": f"cat -{'a/' * 1000}",
+    "letters": f"cat -{'a' * 4000}", "words": f"cat {'a ' * 9900}", "options": f"grep {'-a ' * 6000}x",
+    "a glob": f"grep -r --include={'a' * 19000}! x .", "a program": f'awk "{"print" * 3900}" README.md',
+    "values": f"cat {'a=' * 9900}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LONG.values(), ids=LONG)
+def test_no_line_takes_long_to_judge(project: Path, line: str) -> None:
+    """What fails here is stopped by the time that any test has."""
+    (project / ("n" * 200)).touch()
+    judge = Judge(PermissionConfig(), WorkspacePaths(project))
+    assert run(judge, line).verdict == ("allow" if line.startswith("ls") else "ask")
+
+
+def test_what_a_walk_could_not_list_on_its_way_is_walked_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "shut" / "in").mkdir(parents=True)
+    assert starts(["grep", "-r", "a", ".", "shut/in"], *_named(".", "shut/in"), WorkspacePaths(tmp_path)) == [
+        str(tmp_path)
+    ]
+    with pytest.MonkeyPatch.context() as patch:  # the owner of everything may list everything
+        patch.setattr(os, "access", lambda path, mode: not str(path).endswith("shut"))
+        found = starts(["grep", "-r", "a", ".", "shut/in"], *_named(".", "shut/in"), WorkspacePaths(tmp_path))
+    assert found == [str(tmp_path), str(tmp_path / "shut" / "in")]
+
+
+def _named(*words: str) -> tuple[list[list[str]], list[str]]:
+    return [[each] for each in ("grep", "-r", "a", *words)], ["/workspace"]
