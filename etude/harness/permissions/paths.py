@@ -12,7 +12,7 @@ import itertools
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -71,7 +71,7 @@ class WorkspacePaths:
         link to `..` at its top leads to `/` by way of /workspace."""
         full = posixpath.join(directory, path)
         try:
-            return list(dict.fromkeys((self._mapped(_real(full, self._mapped)), _real(self._mapped(full), str))))
+            return list(dict.fromkeys(self._resolved(full)))
         except (OSError, ValueError):
             return [self._mapped(full)]
 
@@ -145,15 +145,18 @@ class WorkspacePaths:
                 return Target(path, path[len(root) + 1 :] or ".")
         return Target(path, None, _lies_in(path, _SCRATCH))
 
-    def _followed(self, path: str, directory: str) -> list[str]:
-        """By way of /workspace, and by the workspace's own path: a link to `..` leads elsewhere."""
+    def _followed(self, path: str, directory: str) -> Sequence[str]:
         full = posixpath.join(directory, path)
         if self.root is None:
             return [posixpath.normpath(full)]
         try:
-            return [self._mapped(_real(full, self._mapped)), _real(self._mapped(full), str)]
+            return self._resolved(full)
         except (OSError, ValueError):
             return ["/"]  # where it leads cannot be seen: not into the workspace, for all that is known
+
+    def _resolved(self, full: str) -> tuple[str, str]:
+        """On this machine, by way of /workspace and by the workspace's own path: a link to `..` leads elsewhere."""
+        return self._mapped(_real(full, self._mapped)), _real(self._mapped(full), str)
 
 
 def _real(path: str, on_host: Callable[[str], str]) -> str:

@@ -84,6 +84,7 @@ RESERVED = {
 _BLANK = re.compile(r"(?:[ \t\n]|(?<=[ \t\n])\\\n)*")
 _BLANK_INSIDE = re.compile(r"(?<!\\)(?:\\\\)*[ \t\n]|\\\n")
 _NUMBER = re.compile(rb"(?:^|[\s;&|(){}`])(?:\d+|\{\w+\})\Z")
+_NUMBER_ENDS = b"0123456789}"
 _OPENS_BRACE = re.compile(r"(?<!\$)\{")
 _SUBSTITUTION = re.compile(r"`|\$\(|[<>]\(")
 _EXPANSION = re.compile(rb"(?<!\\)(?:\\\\)*(?:\$[\w({\[@*#?!-]|`)")
@@ -163,7 +164,9 @@ def _check_redirects(root: Node, source: bytes) -> None:
         if node.type not in _REDIRECTS:
             continue
         numbers = [text_of(child) for child in node.children if child.type == "file_descriptor"]
-        if not all(map(str.isdecimal, numbers)) or (not numbers and _NUMBER.search(source[: node.start_byte])):
+        # the last byte first: a line may hold thousands of redirections, and the search begins at its beginning
+        could_be = not numbers and source[node.start_byte - 1 : node.start_byte] in _NUMBER_ENDS
+        if not all(map(str.isdecimal, numbers)) or (could_be and _NUMBER.search(source[: node.start_byte])):
             raise Unreadable("a word stands where the number of a redirection should")
         if node.type == "heredoc_redirect" and node.children_by_field_name("argument"):
             raise Unreadable("words follow a redirection")
