@@ -10,6 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from denied_reads.corners import CORNERS
+
 SHAPES = (
     "cat %", "cat -n %", "cat README.md %", "head %", "head -n 3 %", "tail -5 %", "tail -c 20 -- %", "wc -l %", "nl %",
     "tac %", "rev %", "cut -c1-9 %", "fold %", "paste % README.md", "sort %", "sort -u %", "sort -o o %", "uniq %",
@@ -148,7 +150,7 @@ def make_line(draw: random.Random, denied: Sequence[tuple[str, ...]], everyday: 
             words[draw.randrange(len(words))] = way_to(draw, draw.choice(denied))
         line = " ".join(words)
     else:
-        line = draw.choice(SHAPES)
+        line = draw.choice(SHAPES if draw.random() < 0.5 else CORNERS)
         while "%" in line.replace("%s", "").replace("${X%z}", "").replace("${X%x}", ""):
             line = _fill(line, way_to(draw, draw.choice(denied)))
         for _ in range(draw.choice((0, 1, 1, 2))):
