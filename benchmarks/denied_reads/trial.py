@@ -66,7 +66,8 @@ class Trial:
         links = {
             "link-env": ".env", "link-codex": f"{self.home}/.codex", "link-etc": "/etc", "link-chain": "src/link.txt",
             "link-secrets": "infra/secrets", "link-root": "/proc/self/root", "link-cwd": "/proc/self/cwd",
-            "link-self": ".", "link-out": "..", "~": str(self.home), "src/link.txt": "../link-env", "src/link-up": "..",
+            "link-self": ".", "link-out": "..", "~": str(self.home), "num/1": "../.env",
+            "src/link.txt": "../link-env", "src/link-up": "..", "num/2": "../.env",
             "opt/.env": "../.env",
         }  # fmt: skip
         for name, target in links.items():
@@ -82,7 +83,7 @@ class Trial:
         denied = [str(self.home / ".codex" / "auth.json"), "/etc/shadow", ".env", "infra/secrets/key"]
         codes = ("src/engine.py", "src/util.py", "src/deep/util.py", "tests/test_engine.py")
         texts = ("README.md", "Makefile", "build.log", "src/a.txt", "src/b.txt", "docs/guide.md", "infra/app.txt",
-                 "odd/a .env b.txt", "odd/a ..", "odd/-f.env", "odd/--files0-from=list0")  # fmt: skip
+                 "odd/a .env b.txt", "odd/a ..", "odd/-f.env", "odd/--files0-from=list0", "num/x")  # fmt: skip
         project = {
             **dict.fromkeys(codes, code), **dict.fromkeys(texts, text),
             ".env": b"KEY=secret\n", "infra/secrets/key": b"secret\n", ".gitignore": b".env\nown\n",

@@ -138,6 +138,22 @@ REFUSED = (
     "cat <<-E\n\t$(cat .env)\n\tE", "cat <<E && ls\n\t$(cat .env)\nE", "echo \"${X:-'$(cat .env)'}\"",
     "echo \"${X+a'`cat .env`'}\"", 'echo `echo "\\$(cat .env)"`', 'echo `echo "\\`cat .env\\`"`',
     "cat <<E\n$[ $(cat .env) ]\nE", "git log --help",
+    # to a shell that is told to read its text in another way, or that thinks somebody types it
+    "bash -o keyword -c 'cat README.md PATH=/workspace/evil'", "bash -ok -c 'cat README.md'", "bash -o",
+    "bash -o history -o histexpand -s <<X\n: '; cat .env #'\necho !!:s^'^x^:s^'^x^\nX", "bash +o posix -c ls",
+    "bash -is <<X\nls\nX", "sh -ic ls", "HISTFILE=list bash -s <<X\nls\nX", "PS1='$(cat .env)' sh -c ls",
+    "export PS2='$(cat .env)'; ls", "INPUTRC=.env ls", "BASH_COMPAT=4.0 ls", "EXECIGNORE=x ls",
+    # by a catalogue of messages, which is looked up first and expanded next
+    'x=$"hi"', "LANGUAGE=../../../workspace/src ls no", "TEXTDOMAINDIR=/workspace ls", "LC_ALL=zh_HK.BIG5 cat 'a'",
+    "LC_MESSAGES=/workspace ls", "TERM=/workspace/x ls", "_POSIX2_VERSION=199209 tail +1 README.md",
+    # by a number that only a run would tell, which is the name of a link
+    "cd num; false; cat $?", "cd num; bash -c 'cat \"$#\"' a b", "X=$?; cat num/$X", "cat num/${?}",
+    # by a find that reads a bracket as a shell does
+    "find . -name '[^x]env' -exec cat {} +", "find src -name '[^x]ink.txt' -exec cat {} +",
+    # by git, which takes a file that its index says is unchanged for what is committed
+    "git show ':infra/*/key'", "git show ':(glob)infra/**'", "git diff HEAD ':infra'",
+    # and is not written over
+    "echo x > docs/own", ": > hard", "tee docs/own < README.md",
 )  # fmt: skip
 
 
@@ -158,7 +174,19 @@ def test_no_way_round_is_allowed_unasked(trial: Trial) -> None:
     assert [line for line in REFUSED if trial.allowed(line)] == []
 
 
+def test_a_short_line_that_stands_for_much_is_judged_at_once(trial: Trial) -> None:
+    """Each variable is looked at once, though it stands four times in the one before: no count of looks, the test's own
+    deadline would tell."""
+    doubled = "".join(f"a{at}=$a{at + 1}$a{at + 1}$a{at + 1}$a{at + 1};" for at in range(40))
+    assert verdict(trial.judge, f"{doubled}a40=;ls $a0") == "allow"
+    chain = "".join(f"a{at}=$a{at + 1};" for at in range(900))
+    assert verdict(trial.judge, f"{chain}a900=x;cat $a0") == "ask"
+    assert verdict(trial.judge, "x=$y;y=$x;cat $x") == "ask"
+
+
 HARMLESS = (
+    "echo $?", "ls; exit $?", "[ $? -eq 0 ] && echo yes", "printf '%s %s\\n' $? $#", "bash -euo pipefail -c ls",
+    "bash -o errexit -c ls", "LC_ALL=C ls", "LANG=en_US.UTF-8 ls", "TERM=xterm-256color ls", "cat src/[0-9]*",
     "rg -n -A 3 a tests", "rg -e a tests", "rg --type py a tests", "grep -rn -A 3 -B2 a tests", "grep -rnm1 a tests",
     "grep -rn --exclude-dir=x a tests", "grep -rn -e a tests", "ls -R -w 80 tests", "tree -L 2 tests", "du -d 1 tests",
     "find -P tests -name a", "cd tests && find -- . -name a", "rg --files tests",

@@ -31,7 +31,8 @@ def roots_of_find(words: Sequence[str | None]) -> list[str]:
 def finds(words: Sequence[str | None]) -> re.Pattern[str]:
     """The names of what it could give to a command."""
     named = [value for test, value in _tests(words) if test == "-name"]
-    plain = named and not set(named[0]) & set("\\\0")  # find takes a backslash in a pattern, fnmatch does not
+    # find takes a backslash in a pattern, classes in brackets, and by the locale more than one byte for a `?`
+    plain = named and not set(named[0]) & set("\\[?\0")
     return re.compile(fnmatch.translate(named[0]) if plain else "", re.DOTALL)
 
 

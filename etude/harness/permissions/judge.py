@@ -90,6 +90,8 @@ class Judge:
             reasons.extend(self._reasons(tool, arguments))
         except TooMuch as reason:
             reasons.insert(0, Reason("ask", tool, str(reason)))
+        except RecursionError:
+            reasons.insert(0, Reason("ask", tool, "it is nested too deeply"))
         except OSError as error:
             reasons.append(Reason("ask", tool, f"what it names cannot be looked at: {error}"))
         return decide(reasons)
@@ -177,6 +179,8 @@ class Judge:
             return Reason("deny", name, why)
         if ruled is not None:
             return ruled
+        if writes and (kept := self._left().holding(target.path)):
+            return Reason(kept.verdict, name, f"what rule {kept} speaks of is not written over either")
         if target.scratch:
             return Reason("allow", name, "it is not kept")
         if target.relative is None:

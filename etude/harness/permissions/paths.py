@@ -197,9 +197,9 @@ def _lies_in(path: str, places: Iterable[str]) -> bool:
 
 @dataclass(frozen=True)
 class _Names:
-    """A pattern of names: more than the shell would match rather than less. A bracket and all behind it is anything,
-    and so is what holds a letter of several bytes, which dash counts. Each piece between stars is looked for once, from
-    left to right, so that no pattern takes long.
+    """A pattern of names: more than the shell would match rather than less. A bracket that is not `[0-9]`, and all
+    behind it, is anything, and so is what holds a letter of several bytes, which dash counts. Each piece between stars
+    is looked for once, from left to right, so that no pattern takes long.
     """
 
     pieces: tuple[re.Pattern[str], ...]
@@ -210,7 +210,10 @@ class _Names:
     @classmethod
     def of(cls, part: str) -> _Names:
         pieces, at = [""], 0
-        while at < len(part) and part[at] != "[":
+        while at < len(part) and (part[at] != "[" or part.startswith("[0-9]", at)):
+            if part[at] == "[":
+                pieces[-1], at = pieces[-1] + r"\d", at + 5
+                continue
             if part[at] == "\\" and at + 1 < len(part):
                 pieces[-1], at = pieces[-1] + re.escape(part[at + 1]), at + 2
                 continue
@@ -221,7 +224,7 @@ class _Names:
             at += 1
         kept = (pieces[0], *filter(None, pieces[1:-1]), *pieces[1:][-1:])
         hidden = part.startswith((".", "\\.", "["))
-        return cls(tuple(re.compile(piece, re.DOTALL) for piece in kept), at < len(part), hidden)
+        return cls(tuple(re.compile(piece, re.DOTALL | re.ASCII) for piece in kept), at < len(part), hidden)
 
     def matches(self, name: str) -> bool:
         if name.startswith(".") and not self.hidden:

@@ -356,4 +356,6 @@ def _git(words: Sequence[str]) -> Opens | None:
     options = [word.partition("=")[0] for word in rest if word.startswith("-")]
     refused = [name for name in options if len(name) > 2 and any(long.startswith(name) for long in _GIT_REFUSED)]
     pager = any(re.match(r"-\w*O", option) for option in options)
-    return None if refused or pager else "tracked" if name in _GIT_TRACKED else "history"
+    # for `:name` git reads its index, and takes a file that it finds unchanged there for what is committed
+    from_index = any(word.startswith(":") for word in rest)
+    return None if refused or pager else "tracked" if name in _GIT_TRACKED or from_index else "history"

@@ -71,7 +71,7 @@ _PLAIN = {
     "array", "subscript", "subshell", "compound_statement", "if_statement", "elif_clause", "else_clause",
     "for_statement", "while_statement", "do_group", "case_statement", "case_item", "function_definition",
     "negated_command", "unary_expression", "test_operator", "comment", "string", "string_content", "raw_string",
-    "ansi_c_string", "translated_string", "word", "number", "simple_expansion", "expansion", "variable_name",
+    "ansi_c_string", "word", "number", "simple_expansion", "expansion", "variable_name",
     "special_variable_name", "file_descriptor", "heredoc_start", "heredoc_body", "heredoc_content", "heredoc_end",
     "brace_expression", "variable_assignments", "regex", "extglob_pattern",
 }  # fmt: skip

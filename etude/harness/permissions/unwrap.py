@@ -19,6 +19,10 @@ from etude.harness.permissions.shell import FOUND, RESERVED, SimpleCommand, Unre
 
 _MAX_DEPTH = 8
 _SHELLS = {"sh", "bash", "dash", "ash"}
+_OF_SHELLS = re.compile(r"[-+][ceuxlnrvfs]+|--(login|norc|noprofile|posix)")
+"""Options of a shell that leave the meaning of its text alone. `-i` does not: history and prompts are expanded too."""
+_SET_FOR_SHELLS = re.compile(r"errexit|nounset|pipefail|xtrace|verbose|noexec|noglob|noclobber")
+"""What `-o` may set of one, for the same reason."""
 _UNKNOWN = Word(None, "…")
 _NO_OP = Word(":", ":")
 
@@ -221,11 +225,11 @@ def _shell(command: SimpleCommand, words: Sequence[Word], depth: int) -> Iterato
     """A shell runs the text behind -c, a file, or what it reads."""
     runs_text, reads, at = False, False, 0
     while at < len(words) and (text := _known(words[at], "a shell")).startswith(("-", "+")) and text not in ("-", "--"):
-        if text.startswith("--") or set(text[1:]) - set("ceuxlinrvfs"):
-            if text in ("-o", "+o", "-eo", "-euo", "-xo", "-uo"):
-                at += 1
-            elif text not in ("--login", "--norc", "--noprofile", "--posix"):
-                raise Unreadable(f"{command.words[0].raw} {text}: what this option does is not known here")
+        sets = re.fullmatch(r"[-+][eux]*o", text) is not None
+        at += sets
+        if not (_SET_FOR_SHELLS if sets else _OF_SHELLS).fullmatch(_known(words[at], "a shell") if words[at:] else ""):
+            told = f"{text} {words[at]}" if sets and words[at:] else text
+            raise Unreadable(f"{command.words[0].raw} {told}: what this option does is not known here")
         runs_text |= "c" in text and not text.startswith("--")
         reads |= "s" in text and not text.startswith("--")
         at += 1

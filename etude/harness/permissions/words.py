@@ -27,6 +27,9 @@ _OWN = re.compile(
 )
 """Variables that a shell itself gives a value."""
 _NUMBERS = "?#!$"
+_A_NUMBER = "[0-9]*"
+_MOST_DEEP = 50
+"""Variables that one is made of, one in the other."""
 _SETS = {"read", "mapfile", "readarray", "getopts", "printf", "wait", "unset", "let"}
 """Commands that set variables by their names."""
 _ACTIVE = re.compile(r"(?<!\\)(?:\\\\)*[*?\[]")
@@ -66,6 +69,8 @@ class Values:
         self._given: dict[str, list[tuple[Word, bool]]] = {}
         self._unknown: set[str] = set()
         self._nothing_known = False
+        self._held_by: dict[str, _Readings] = {}
+        self._open: list[str] = []
         for text in (line, *(command.raw for command in commands)):
             self._unknown.update(re.findall(r"\$\\?\{\\?(\w+):?=", text))
         for command in commands:
@@ -89,13 +94,13 @@ class Values:
                 for name in named(word.text or ""):
                     self._unknown.update(re.findall(r"[A-Za-z_]\w*", name))
 
-    def _joined(self, parts: Sequence[Part] | None, splits: bool, seen: frozenset[str] = frozenset()) -> _Readings:
+    def _joined(self, parts: Sequence[Part] | None, splits: bool) -> _Readings:
         """A word's readings from its parts; with `splits` as an argument, otherwise as a value to assign."""
         if not parts:
             return None
         choices: list[Iterable[Reading]] = []
         for at, part in enumerate(parts):
-            found = self._variable(part, at == 0, splits, seen) if part.variable else _plain(part, at, parts, splits)
+            found = self._variable(part, at == 0, splits) if part.variable else _plain(part, at, parts, splits)
             if found is None:
                 return None
             choices.append(found)
@@ -104,31 +109,46 @@ class Values:
         expanded = [found for reading in all_of for found in _braces(reading, parts, splits)]
         return None if len(expanded) > _MANY or None in expanded else [one for one in expanded if one is not None]
 
-    def _variable(self, part: Part, first: bool, splits: bool, seen: frozenset[str]) -> _Readings:
+    def _variable(self, part: Part, first: bool, splits: bool) -> _Readings:
         """What a variable could hold, where it stands."""
         name = part.text
         if name in _NUMBERS:
-            return [Reading("0")]
-        if self._nothing_known or name in self._unknown or name in seen or _OWN.fullmatch(name):
+            return [Reading(_A_NUMBER)]
+        if self._nothing_known or name in self._unknown or _OWN.fullmatch(name):
             return None
-        given = self._given.get(name, [])
-        if name == "PWD" and not given:
+        if name == "PWD" and name not in self._given:
             return [Reading(".")] if first else None
+        held = self._held_by_name(name)
+        return held if held is None or part.quoted or not splits else _split(held)
+
+    def _held_by_name(self, name: str) -> _Readings:
+        """Everything that a variable could hold; None as well for one that is made of itself."""
+        if name in self._open or len(self._open) > _MOST_DEEP:
+            return None
+        if name not in self._held_by:
+            self._open.append(name)
+            self._held_by[name] = self._all_held(name)
+            self._open.pop()
+        return self._held_by[name]
+
+    def _all_held(self, name: str) -> _Readings:
+        given = self._given.get(name, [])
         if name not in self._env and not given:
             return None
         held = [Reading(escaped(self._env.get(name, ""))), Reading("")]
         for word, loops in given:
-            held += self._held(word, loops, seen | {name}) or [Reading("\0")]
-        if any(one.pattern == "\0" for one in held):
-            return None
-        return held if part.quoted or not splits else _split(held)
+            found = self._held(word, loops)
+            if found is None or len(held) > _MANY:
+                return None
+            held += found
+        return held
 
-    def _held(self, word: Word, loops: bool, seen: frozenset[str]) -> _Readings:
+    def _held(self, word: Word, loops: bool) -> _Readings:
         """What is assigned: `for` gives what a word expands to, a plain assignment the text as it is."""
         if word.text is not None:
             tilde = [Reading(escaped(posixpath.expanduser(word.text)))] if word.text.startswith("~") else []
             return None if ":~" in word.text else [Reading(escaped(word.text)), *tilde]
-        found = self._joined(word.parts, loops, seen)
+        found = self._joined(word.parts, loops)
         if found is None or not loops:
             return found
         return [one if one.literal is not None else replace(one, looped=(*one.looped, one.pattern)) for one in found]
