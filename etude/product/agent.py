@@ -43,6 +43,7 @@ from etude.harness.session import Session
 from etude.harness.state import Stop
 from etude.harness.store import SessionStore
 from etude.harness.tools.agent.indexed import keep_on_disk
+from etude.plain import plain_line
 from etude.product.config import AgentConfig, config_file
 from etude.product.git_inside import lack_of_git, trusting
 from etude.product.hooks import Hooks
@@ -57,6 +58,11 @@ if TYPE_CHECKING:
     from etude.product.spans import Spans
 
 _log = structlog.get_logger()
+_HIDDEN = (
+    "The user's rules hide these paths of the workspace: {}. They look empty, or cannot be opened. Do not read, "
+    "change, stage or restore them; give `git add` and `git commit` the paths of what you changed."
+)
+_TOLD = 20
 
 
 Ended: TypeAlias = Stop | Literal["cancelled"]
@@ -182,13 +188,13 @@ async def open_agent(
         endpoint = Endpoint(config.endpoint, used)
         stack.push_async_callback(endpoint.close)
         permissions = load_permissions(project)
-        view = confined(config.workspace, permissions, directory)
+        view = confined(config.workspace, permissions, directory, config.endpoint.secrets())
         sandbox = await _opened(directory, view, stack)
         gate = Gate(_judge(permissions, directory, view, allow, sandbox), ask, partial(remember, project))
         mcp = await stack.enter_async_context(McpTools(config.mcp, directory))
         harness = config.summarised
         around = await asyncio.to_thread(surroundings, directory, config) if config.surroundings else ""
-        guard = SecretGuard(Redactor(known_secrets(os.environ), store.key(name)))
+        guard = SecretGuard(Redactor(known_secrets(os.environ, config.endpoint.secrets()), store.key(name)))
         images, hooks = Images(config.images), Hooks(config.hooks, name, directory)
         tools = Toolbox(images.shown_by(harness.chosen()), mcp, gate, guard, hooks)
         session = Session(
@@ -246,9 +252,11 @@ def _begin(session: Session, name: str, directory: Path, model: str) -> None:
         session.begin(id=name, workspace=str(directory), time=time, model=model, version=__version__)
 
 
-def confined(config: WorkspaceConfig, permissions: PermissionConfig, directory: Path) -> WorkspaceConfig:
-    """Without the user's secrets in its environment, and without files that nothing may read."""
-    env = {**without_secrets(os.environ), **config.env}
+def confined(
+    config: WorkspaceConfig, permissions: PermissionConfig, directory: Path, secrets: Sequence[str] = ()
+) -> WorkspaceConfig:
+    """Without the user's secrets in its environment, these among them, and without files that nothing may read."""
+    env = {**without_secrets(os.environ, said=secrets), **config.env}
     if config.sandbox == "off":
         return config.model_copy(update={"env": env})
     denied = unreadable(permissions, directory)
@@ -289,4 +297,6 @@ def _refusal(name: str, unguarded: Sequence[str]) -> str:
 
 def _persona(directory: Path, masked: Sequence[str], around: str) -> str:
     rules = read_rules(directory, masked)
-    return "\n\n".join(filter(None, (PERSONA, around, f"{rules}\n" if rules else "")))
+    told = ", ".join(map(plain_line, masked[:_TOLD])) + f" and {len(masked) - _TOLD} more" * (len(masked) > _TOLD)
+    hidden = _HIDDEN.format(told) if masked else ""
+    return "\n\n".join(filter(None, (PERSONA, around, hidden, f"{rules}\n" if rules else "")))

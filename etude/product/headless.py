@@ -113,7 +113,10 @@ def _refused(gate: Gate) -> Iterator[str]:
         yield f"refused, as nobody could be asked: {plain_line(''.join(call_shown(each.tool, each.arguments)))}"
     if gate.missing_rules:
         yield "to permit: " + " ".join(f"--allow {shlex.quote(rule)}" for rule in gate.missing_rules)
-    if any(each.tool == "run_terminal_cmd" and not each.decision.remember for each in gate.unasked):
+    ruled = [reason.by for each in gate.unasked for reason in each.decision.reasons if reason.asked_by_rule]
+    for by in dict.fromkeys(ruled):
+        yield f"{plain_line(by)} wants a person asked, and no --allow answers it; run without -p, or take the rule away"
+    if any(each.tool == "run_terminal_cmd" and not each.decision.remember for each in gate.unasked) and not ruled:
         yield "no rule fits just one of these; to permit every command: --allow run"
 
 

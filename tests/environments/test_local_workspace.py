@@ -128,6 +128,29 @@ def test_secrets_and_sockets_are_not_there(project: Path, outer: Path) -> None:
     assert (keys / "id").read_text() == "secret\n"
 
 
+def test_git_does_not_commit_that_what_is_masked_is_gone(project: Path) -> None:
+    """A directory that was only empty would be one whose files somebody removed."""
+    git(project, "init", "-q")
+    (project / "infra" / "deep").mkdir(parents=True)
+    for name in ("infra/plan", "infra/deep/key", "token", "own"):
+        (project / name).write_text("first\n")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "first")
+
+    async def scenario(workspace: Sandbox) -> None:
+        listed = await workspace.exec("ls infra; find . -path ./.git -prune -o -print; echo $?")
+        assert b"plan" not in listed.output and listed.output.endswith(b"0\n"), "a walk goes on"
+        assert b" D " not in (await workspace.exec("git status --short")).output
+        for command in ("add own", "add -A infra", "commit -qm second", "stash", "commit -qam third"):
+            await workspace.exec(f"echo {len(command)} >> own; git -c user.name=a -c user.email=a@b {command}")
+
+    within(project, scenario, masked=("infra", "token"))
+    changed = git(project, "log", "--format=", "--name-status", "--diff-filter=D")
+    assert "infra" not in changed and "token" not in changed
+    assert (project / "infra" / "deep" / "key").read_text() == "first\n"
+    assert len(git(project, "log", "--format=%s").split()) > 1, "something was committed"
+
+
 def test_what_is_masked_is_empty_by_every_name(project: Path) -> None:
     (project / "vault" / "deep").mkdir(parents=True)
     (project / "vault" / "deep" / "key").write_text("secret\n")

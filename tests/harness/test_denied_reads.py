@@ -138,6 +138,9 @@ REFUSED = (
     "cat <<-E\n\t$(cat .env)\n\tE", "cat <<E && ls\n\t$(cat .env)\nE", "echo \"${X:-'$(cat .env)'}\"",
     "echo \"${X+a'`cat .env`'}\"", 'echo `echo "\\$(cat .env)"`', 'echo `echo "\\`cat .env\\`"`',
     "cat <<E\n$[ $(cat .env) ]\nE", "git log --help",
+    # behind a here-document that the grammar thinks goes on
+    "cat <<E\n$\nE\n(cat .env)\nE", "cat <<E\n$\nE\ncat .env\nE", "cat <<-E\n\t$\n\tE\ncat .env\nE",
+    "cat <<'E'\n$\nE\ncat .env\nE", "cat <<E\nx$\nE\ncat .env\nE",
     # to a shell that is told to read its text in another way, or that thinks somebody types it
     "bash -o keyword -c 'cat README.md PATH=/workspace/evil'", "bash -ok -c 'cat README.md'", "bash -o",
     "bash -o history -o histexpand -s <<X\n: '; cat .env #'\necho !!:s^'^x^:s^'^x^\nX", "bash +o posix -c ls",

@@ -173,6 +173,13 @@ def test_commands_are_given_no_secrets() -> None:
     assert without_secrets(env, keep=["GITHUB_TOKEN"])["GITHUB_TOKEN"] == "x"
 
 
+def test_what_is_said_to_be_a_secret_is_one_whatever_its_variable_is_called() -> None:
+    env = {"LLM": "abcdefghijklmnop123", "HEADER": "Bearer abcdefghijklmnop123", "PATH": "/bin", "MODE": "test"}
+    said = ["abcdefghijklmnop123", "test"]
+    assert without_secrets(env, said=said) == {"PATH": "/bin", "MODE": "test"}, "but no ordinary word is"
+    assert "abcdefghijklmnop123" not in Redactor(known_secrets(env, said)).redact("it is abcdefghijklmnop123.")
+
+
 def pieces(text: str, draw: random.Random) -> list[str]:
     cuts = sorted(draw.randrange(len(text) + 1) for _ in range(draw.randrange(12)))
     return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]

@@ -83,19 +83,33 @@ def test_a_list_has_a_line_for_each_session(here: Setting, capsys: pytest.Captur
 def test_what_nobody_could_be_asked_about_is_told_with_what_permits_it(
     here: Setting, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ("run_terminal_cmd", {"command": "make -C 'a b'; true"})
+    asked = ("run_terminal_cmd", {"command": "alias a=b; make"})
     with ScriptedServer([Reply("I run.", [asked]), Reply("I could not.")]) as server:
         assert main(here.arguments(server, "Run it.")) == 43
     said = capsys.readouterr()
     assert said.out == "I could not.\n"
     what, line = said.err.splitlines()
-    assert what == "refused, as nobody could be asked: $ make -C 'a b'; true"
+    assert what == "refused, as nobody could be asked: $ alias a=b; make"
     assert line.startswith("no rule fits just one of these; to permit every command: ")
     rules = shlex.split(line.rpartition(": ")[2])
     with ScriptedServer([Reply("I run.", [asked]), Reply("I could.")]) as server:
         assert main(here.arguments(server, "Run it.", "--json", *rules)) == 0
     permitted = lines(capsys.readouterr().out)[0]
     assert (permitted["wanting"], permitted["refused"]) == ([], []), "its words do permit it"
+
+
+def test_what_a_written_rule_asks_about_no_permission_answers(
+    here: Setting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To advise the widest permission, which does not help, would be the repository's own doing."""
+    (here.project / ".etude").mkdir()
+    (here.project / ".etude" / "permissions.toml").write_text('ask = ["run(make deploy *)"]\n')
+    with ScriptedServer(
+        [Reply("I run.", [("run_terminal_cmd", {"command": "make deploy all"})]), Reply("No.")]
+    ) as server:
+        assert main(here.arguments(server, "Run it.", "--allow", "run")) == 43
+    told = capsys.readouterr().err
+    assert "rule ask run(make deploy *) of this repository wants a person asked" in told and "--allow run" not in told
 
 
 def test_an_answer_does_not_drive_the_terminal(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:

@@ -169,6 +169,44 @@ def test_what_is_denied_to_read_is_not_there_and_nobody_is_asked_about_the_rest(
     assert asked == ["cat $X.env"], "the others are denied by name, or need no question"
 
 
+@pytest.mark.parametrize("held", ["key_env", "key_file"])
+def test_the_endpoints_own_key_is_in_no_command_and_no_request(
+    root: Path, monkeypatch: pytest.MonkeyPatch, held: str
+) -> None:
+    """Though nothing in the variable's name says that it is a secret."""
+    key = "zq1x-plain-words-of-a-key"
+    monkeypatch.setenv("LLM", key)
+    (root / "project" / "notes").write_text(f"It was {key}.\n")
+    (root / "key").write_text(f"{key}\n")
+    where = {"key_env": 'endpoint.key_env="LLM"', "key_file": f'endpoint.key_file="{root / "key"}"'}[held]
+
+    async def play(server: ScriptedServer) -> None:
+        given = load_recipe(None, AgentConfig, [f'endpoint.url="{server.url}"', 'endpoint.model="first"', where])
+        async with open_agent(given, root / "project", SessionStore(root / "home")) as agent:
+            assert await agent.play("Go.") == "finished"
+            assert not [event for event in agent.session.log if key in str(event.data)]
+
+    line = 'echo "it is <$LLM>"; cat notes'
+    with ScriptedServer([Reply("", [run(line)]), Reply("Done.")]) as server:
+        asyncio.run(play(server))
+    told = server.bodies[-1]["messages"][-1]["content"]
+    assert "it is <>" in told and "It was " in told and key not in str(server.bodies)
+
+
+def test_the_model_is_told_what_is_hidden(root: Path) -> None:
+    (root / "project" / "infra").mkdir()
+    (root / "config" / "etude").mkdir(parents=True)
+    (root / "config" / "etude" / "permissions.toml").write_text('[permissions]\ndeny = ["read(infra)"]\n')
+
+    async def play(server: ScriptedServer) -> None:
+        async with open_agent(config(server), root / "project", SessionStore(root / "home")) as agent:
+            await agent.play("Go.")
+
+    with ScriptedServer([Reply("Done.")]) as server:
+        asyncio.run(play(server))
+    assert "hide these paths of the workspace: infra." in server.bodies[0]["messages"][0]["content"]
+
+
 def test_the_model_is_told_where_it_works(root: Path) -> None:
     """System, date, git, network and limits: the same words for a whole session, and none where that is off."""
     git(root / "project", "init", "-q", "-b", "main")

@@ -73,9 +73,12 @@ def abstract_sockets_held() -> bool:
     return version >= _WITH_SCOPES
 
 
-def emptied(path: Path, place: str) -> list[str]:
-    """An empty directory, or a file that cannot be opened, in its place."""
-    return ["--tmpfs", place, "--remount-ro", place] if path.is_dir() else ["--ro-bind", "/dev/null", place]
+def emptied(path: Path, place: str, entered: bool = True) -> list[str]:
+    """An empty directory, or a file that cannot be opened, in its place. One that cannot be `entered` lists nothing,
+    and does not say of a name that it is not there: git would take that for a file somebody removed, and commit it."""
+    if not path.is_dir():
+        return ["--ro-bind", "/dev/null", place]
+    return [*(() if entered else ("--perms", "0444")), "--tmpfs", place, "--remount-ro", place]
 
 
 def _hidden(directory: Path, config: WorkspaceConfig) -> list[Path]:

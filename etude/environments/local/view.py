@@ -129,7 +129,7 @@ def _masked(directory: Path, place: str, names: Iterable[str]) -> list[str]:
     inside = [
         path for path in dict.fromkeys(real) if path.exists() and path != directory and path.is_relative_to(directory)
     ]
-    return [part for path in inside for part in emptied(path, f"{place}/{path.relative_to(directory)}")]
+    return [part for path in inside for part in emptied(path, f"{place}/{path.relative_to(directory)}", entered=False)]
 
 
 def _history(history: LinkedWorktree, kept: str) -> list[str]:

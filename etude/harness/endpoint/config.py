@@ -74,6 +74,12 @@ class ServerConfig(Config):
         """On this machine: no proxy leads there."""
         return urlsplit(self.url).hostname in _LOOPBACK
 
+    def secrets(self) -> list[str]:
+        """What must be in no text and no command: the key, and what the headers hold."""
+        key = self.read_key()
+        words = [word for value in self.headers.values() for word in (value, *value.split())]
+        return list(dict.fromkeys(([key] if key else []) + words))
+
     def read_key(self) -> str | None:
         """The key, or None. Raises ConfigError where one is named and cannot be had."""
         if self.key_env and self.key_file is not None:

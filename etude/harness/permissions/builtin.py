@@ -47,6 +47,21 @@ _MANY_IN_ONE = {
     "just", "dotnet", "gradle", "./gradlew", "mvn", "bundle", "rake", "mix", "composer", "apt", "apt-get", "brew", "gh",
 }  # fmt: skip
 """Programs whose first word says what they do."""
+_GROUPS = {
+    "git": {"submodule", "remote", "stash", "worktree", "notes", "bisect", "reflog", "lfs", "config"},
+    "docker": {"compose", "container", "image", "volume", "network", "system"}, "kubectl": {"config", "rollout"},
+    "gh": {"pr", "issue", "repo", "run", "release", "workflow"}, "go": {"mod", "work"}, "uv": {"pip", "tool"},
+    "npm": {"run"}, "pnpm": {"run"}, "yarn": {"run"}, "bun": {"run"}, "pip": {"cache", "config"},
+}  # fmt: skip
+"""And words of theirs behind which the next one does."""
+_STARTS = {
+    ("uv", "run"), ("poetry", "run"), ("bundle", "exec"), ("npm", "exec"), ("pnpm", "exec"), ("pnpm", "dlx"),
+    ("yarn", "exec"), ("yarn", "dlx"), ("bun", "x"), ("docker", "run"), ("docker", "exec"), ("mix", "run"),
+    ("deno", "run"), ("kubectl", "exec"),
+}  # fmt: skip
+"""Words behind which any program may stand."""
+_MODULES = {"pytest", "unittest", "mypy", "ruff", "black", "isort", "flake8", "pylint", "pyright", "json.tool", "venv"}
+"""What `python -m` runs that does one thing."""
 _RUNS_ANYTHING = re.compile(
     r"(.*/)?(python[\d.]*|node|deno|ruby|perl|php|lua|osascript|g?awk|npx|bunx|uvx|pipx|env|source|\.|\w*sh|sudo|doas|find)"
 )
@@ -54,12 +69,22 @@ _RUNS_ANYTHING = re.compile(
 
 def narrowest(words: Sequence[str | None]) -> str:
     """The rule that allows a command and its like; empty where those would be anything at all."""
-    known = [word for word in words if word is not None]
-    name = known[0]
+    name = words[0] or ""
     if _RUNS_ANYTHING.fullmatch(name) or any(mark in name for mark in "*?["):
-        exact = len(known) == len(words) and not any(mark in word for word in known for mark in "*?[")
-        return f"run({shlex.join(known)})" if exact else ""
-    if name in _MANY_IN_ONE:
-        plain = len(words) > 1 and words[1] is not None and re.fullmatch(r"[\w:-]+", words[1]) and words[1][0] != "-"
-        return f"run({name} {words[1]} *)" if plain else ""
-    return f"run({shlex.quote(name)} *)"
+        module = name.startswith("python") and words[1:2] == ["-m"] and words[2:3] and words[2] in _MODULES
+        return f"run({name} -m {words[2]} *)" if module else _exactly(words)
+    if name not in _MANY_IN_ONE:
+        return f"run({shlex.quote(name)} *)"
+    if tuple(words[:2]) in _STARTS:
+        return _exactly(words)
+    wanted = 3 if len(words) > 1 and words[1] in _GROUPS.get(name, ()) else 2
+    says = words[:wanted]
+    plain = len(says) == wanted and all(word is not None and re.fullmatch(r"\w[\w:.-]*", word) for word in says[1:])
+    return f"run({' '.join(map(str, says))} *)" if plain else _exactly(words)
+
+
+def _exactly(words: Sequence[str | None]) -> str:
+    """The rule that allows these words alone; empty where one of them is not known, or would be a pattern."""
+    known = [word for word in words if word is not None]
+    exact = len(known) == len(words) and not any(mark in word for word in known for mark in "*?[")
+    return f"run({shlex.join(known)})" if exact else ""

@@ -22,6 +22,11 @@ class Reason:
     remember: str = ""
     """The narrowest rule that would allow this and its like from now on; empty where none should."""
 
+    @property
+    def asked_by_rule(self) -> bool:
+        """Whether a rule that somebody wrote asks, so that no rule that allows would answer it."""
+        return self.verdict == "ask" and self.by.startswith("rule ask ") and not self.remember
+
     def __str__(self) -> str:
         return f"{self.piece}: {self.by}"
 

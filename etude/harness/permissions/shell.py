@@ -170,6 +170,8 @@ def _check_redirects(root: Node, source: bytes) -> None:
             raise Unreadable("a word stands where the number of a redirection should")
         if node.type == "heredoc_redirect" and node.children_by_field_name("argument"):
             raise Unreadable("words follow a redirection")
+        if node.type == "heredoc_redirect" and _ends_sooner(node):
+            raise Unreadable("a here-document ends before it does for the grammar")
 
 
 def _check_expansions(root: Node, source: bytes) -> None:
@@ -199,6 +201,14 @@ def _quoted(node: Node) -> bool:
     """Whether a here-document is taken as it stands."""
     start = next((text_of(child) for child in node.children if child.type == "heredoc_start"), "")
     return any(mark in start for mark in "'\"\\")
+
+
+def _ends_sooner(node: Node) -> bool:
+    """Whether a line of a here-document ends it for a shell: the grammar passes over one behind a bare `$`."""
+    start = next((text_of(child) for child in node.children if child.type == "heredoc_start"), "")
+    end = re.sub(r"['\"\\]", "", start)
+    body = next((text_of(child) for child in node.children if child.type == "heredoc_body"), "")
+    return any(line.lstrip("\t") == end for line in body.split("\n"))
 
 
 def _substitutions(node: Node) -> Iterator[Node]:

@@ -1,7 +1,8 @@
 """Which environment variables are secrets: their values are looked for, and commands do without them.
 
-Owns `known_secrets` and `without_secrets`. A variable is a secret by its name; its value is looked for in text only if
-it is long enough not to be an ordinary word.
+Owns `known_secrets` and `without_secrets`. A variable is a secret by its name, or because it holds what somebody says
+is one, such as the key of the endpoint; a value is looked for in text only if it is long enough not to be an ordinary
+word.
 """
 
 from __future__ import annotations
@@ -28,21 +29,32 @@ def is_secret(name: str) -> bool:
     return _SECRET_NAME.match(name) is not None and _NO_SECRET.match(name) is None
 
 
-def known_secrets(env: Mapping[str, str]) -> list[str]:
-    """The values to look for: as they are, and as they are written in URLs and in headers."""
-    values = [value for name, value in env.items() if is_secret(name)]
+def known_secrets(env: Mapping[str, str], said: Collection[str] = ()) -> list[str]:
+    """The values to look for, those `said` to be secrets too: as they are, and as they are written in URLs and in
+    headers."""
+    values = [*said, *(value for name, value in env.items() if is_secret(name))]
     values += [password for value in env.values() if "://" in value and (password := _password(value))]
-    plain = [value for value in values if len(value) >= _MIN_CHARS and not is_ordinary(value)]
+    plain = [value for value in values if _is_one(value)]
     return list(dict.fromkeys(form for value in plain for form in _forms(value)))
 
 
-def without_secrets(env: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
-    """The variables a command may have: no secrets, no ways to use them, but those the user chose to `keep`."""
+def without_secrets(env: Mapping[str, str], keep: Collection[str] = (), said: Collection[str] = ()) -> dict[str, str]:
+    """The variables a command may have: no secrets, none that holds what is `said` to be one, no ways to use them, but
+    those the user chose to `keep`."""
+    certain = [value for value in said if _is_one(value)]
     return {
         name: value
         for name, value in env.items()
-        if name in keep or not (is_secret(name) or _HANDLE.fullmatch(name) or _password(value))
+        if name in keep
+        or not (
+            is_secret(name) or _HANDLE.fullmatch(name) or _password(value) or any(secret in value for secret in certain)
+        )
     }
+
+
+def _is_one(value: str) -> bool:
+    """Whether a value is so certainly a secret that it may be looked for."""
+    return len(value) >= _MIN_CHARS and not is_ordinary(value)
 
 
 def _password(value: str) -> str | None:

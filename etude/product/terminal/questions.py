@@ -48,9 +48,9 @@ class Questions:
     def _put(self, question: Question, number: str) -> None:
         what, said = call_shown(question.tool, question.arguments)
         self._screen.line(("? ", "bold yellow"), number, exact(what), (exact(said), "bold"))
-        for reason in question.decision.reasons:
-            if reason.verdict == "ask":
-                self._screen.line((exact(f"{reason.piece}: "), "dim"), (exact(reason.by), "yellow"), indent=2)
+        asked = [(reason.piece, reason.by) for reason in question.decision.reasons if reason.verdict == "ask"]
+        for piece, by in dict.fromkeys(asked):
+            self._screen.line((exact(f"{piece}: "), "dim"), (exact(by), "yellow"), indent=2)
         if rows := request_rows(question.tool, question.arguments):
             self._screen.rows([(exact(text), style) for text, style in rows], indent=2)
 
