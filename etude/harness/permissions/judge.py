@@ -31,6 +31,7 @@ from etude.harness.permissions.literals import Word
 from etude.harness.permissions.paths import Target, WorkspacePaths, by_process
 from etude.harness.permissions.reading import chooses, follows, opens, takes_untracked
 from etude.harness.permissions.rules import OWN, Kind, PermissionConfig, Rule, kind_of
+from etude.harness.permissions.secret_files import NO_SECRETS
 from etude.harness.permissions.shell import FOUND, Redirect, SimpleCommand, Unreadable, read_script
 from etude.harness.permissions.unreadable import Denied, denied
 from etude.harness.permissions.unwrap import unwrap
@@ -137,7 +138,7 @@ class Judge:
     def _rules_on(self, tool: str) -> list[tuple[Rule, bool]]:
         """The rules that are about a tool at all, and whether they are built in."""
         if tool not in self._on:
-            more = (*builtin.NO_SECRETS, *builtin.ASK) if self._config.builtin else ()
+            more = (*NO_SECRETS, *builtin.ASK) if self._config.builtin else ()
             both = [*((rule, False) for rule in self._rules), *((rule, True) for rule in more)]
             self._on[tool] = [(rule, built_in) for rule, built_in in both if rule.names(tool)]
         return self._on[tool]

@@ -13,11 +13,12 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from etude.harness.permissions.builtin import PACKAGES, SECRETS
+from etude.harness.permissions.builtin import PACKAGES
 from etude.harness.permissions.effort import Effort
 from etude.harness.permissions.finding import finds, finds_links
 from etude.harness.permissions.paths import WorkspacePaths
 from etude.harness.permissions.reading import passes_over, roots
+from etude.harness.permissions.secret_files import SECRET_DIRECTORIES, SECRET_NAMES
 from etude.harness.permissions.shell import SimpleCommand
 from etude.host import beneath
 
@@ -87,9 +88,9 @@ def met(top: str, words: Sequence[str | None], links: bool, secrets: bool, effor
         effort.spend(1 + len(directories) + len(files))
         back += _taken_back(Path(directory)) if words[0] == "rg" else ()
         here = secrets and PACKAGES.isdisjoint(directory.removeprefix(top).split("/"))
-        for name in (*directories, *files):
+        for at, name in enumerate((*directories, *files)):
             path = os.path.join(directory, name)
-            secret = here and SECRETS.match(name)
+            secret = here and (SECRET_DIRECTORIES if at < len(directories) else SECRET_NAMES).fullmatch(name)
             secret = secret and not (passes_over(words, name) and not any(fnmatch.fnmatch(name, each) for each in back))
             if secret or (links and wanted.match(name) and os.path.islink(path)):
                 yield path
