@@ -26,8 +26,6 @@ ASK = (*SECRETS, *(
 ))  # fmt: skip
 """Where a default would otherwise allow it. A user's own `allow` is what they mean, and goes before these."""
 
-PACKAGES = {"node_modules", "site-packages", ".git"}
-"""Where a walk does not look for them: what comes with packages is nobody's secret, and git's own files hold none."""
 _MANY_IN_ONE = {
     "git", "npm", "pnpm", "yarn", "bun", "cargo", "go", "uv", "pip", "poetry", "docker", "kubectl", "terraform", "make",
     "just", "dotnet", "gradle", "./gradlew", "mvn", "bundle", "rake", "mix", "composer", "apt", "apt-get", "brew", "gh",

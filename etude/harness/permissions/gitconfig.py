@@ -1,9 +1,10 @@
 """Whether a repository makes git run programs, or read files of its choice, when it is only asked to show something.
 
-Owns `obeyed`, and `may_open` and `outside_of_tree`, which say what git may open. `git status` runs `core.fsmonitor`,
-`git diff` runs `diff.external`, text conversions and filters, and all of them a hook when they refresh the index. A
-clone brings none of that, but an archive, a submodule or a directory laid out like a bare repository can. The user's
-own configuration is not looked at: it is theirs. What the repository's says is git's to tell (`host.git.read_config`).
+Owns `obeyed`, `repositories`, and `may_open` and `outside_of_tree`, which say what git may open. `git status` runs
+`core.fsmonitor`, `git diff` runs `diff.external`, text conversions and filters, and all of them a hook when they
+refresh the index. A clone brings none of that, but an archive, a submodule or a directory laid out like a bare
+repository can. The user's own configuration is not looked at: it is theirs. What the repository's says is git's to tell
+(`host.git.read_config`).
 A key that is not known to be harmless counts as one that runs something.
 """
 
@@ -59,30 +60,36 @@ _LINK_IN_INDEX = b"\0\0\xe0\0"
 
 def obeyed(directory: Path) -> str:
     """What git would run or read for its repository's sake when asked from here; empty if nothing."""
-    return next((why for git, tree in _repositories(directory) for why in _found(git, tree)), "")
+    return next((why for git, tree in repositories(directory) for why in _found(git, tree)), "")
 
 
 def may_open(directory: Path, path: str, lists: bool, untracked: bool = False) -> bool:
     """Whether git may open this path of its worktree: what its index holds, or that of a repository in it; where it
     `lists`, any directory; where it takes what is `untracked`, everything."""
-    within = [(git, tree) for git, tree in _repositories(directory) if path.startswith(f"{tree}/")]
+    within = [(git, tree) for git, tree in repositories(directory) if path.startswith(f"{tree}/")]
     if within and (untracked or (lists and os.path.isdir(path))):
         return True
-    innermost = _repositories(Path(path).parent) if within else ()
+    innermost = repositories(Path(path).parent) if within else ()
     return any(_indexed(git, tree, path) for git, tree in {*within, *innermost})
 
 
 def outside_of_tree(directory: Path, compared: Sequence[str]) -> Sequence[str]:
     """What `git diff` compares file by file, though nobody said --no-index: these, where one of them is not in the
     worktree that it is asked from."""
-    trees = [tree if git != tree else None for git, tree in _repositories(directory)]
+    trees = [tree if git != tree else None for git, tree in repositories(directory)]
     inside = trees and all(tree and f"{path}/".startswith(f"{tree}/") for path in compared for tree in trees)
     return () if inside else compared
 
 
 def tops(directory: Path) -> set[Path]:
     """What could be the top of git's worktree from here."""
-    return {tree for _, tree in _repositories(directory)}
+    return {tree for _, tree in repositories(directory)}
+
+
+def moves_tree(git: Path, tree: Path) -> bool:
+    """Whether a repository says by its config that its files lie elsewhere than around it."""
+    own = [git / name for name in ("config", "config.worktree")[git != tree / ".git" :]]
+    return any(key == "core.worktree" for file in own for key, _ in read_config(_bytes(file) or b"", tree) or ())
 
 
 def _indexed(git: Path, tree: Path, path: str) -> bool:
@@ -94,7 +101,7 @@ def _indexed(git: Path, tree: Path, path: str) -> bool:
     return packed or name + b"\0" in index or name + b"/" in index
 
 
-def _repositories(directory: Path) -> Iterator[tuple[Path, Path]]:
+def repositories(directory: Path) -> Iterator[tuple[Path, Path]]:
     """What git could take for the repository from here, and for its files: the first that it certainly does, and what
     is nearly one on the way there."""
     for above in (directory, *directory.parents):

@@ -1,9 +1,10 @@
 """Which files of a workspace hold secrets, as far as a name tells.
 
-Owns `SECRETS`, the built-in rules on reading, and what they do not mean. The names are those that docs/safety.md lists,
-in the same words. They are what peers keep from their models and what scanners of repositories look for, without the
-names that source code has as often (`config.json`, `*.crt`, `auth.json`). Letters count in any size, and what editors
-and people leave beside a file (`server.key.bak`, `.env~`, `.id_rsa.swp`) counts as the file. Opens nothing.
+Owns `SECRETS`, the built-in rules on reading, and what they do not mean; `PACKAGES`, and `could_be_secret`. The names
+are those that docs/safety.md lists, in the same words. They are what peers keep from their models and what scanners of
+repositories look for, without the names that source code has as often (`config.json`, `*.crt`, `auth.json`). Letters
+count in any size, and what editors and people leave beside a file (`server.key.bak`, `.env~`, `.id_rsa.swp`) counts as
+the file. Opens nothing.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ NOT_SECRET = (
 )  # fmt: skip
 """It is written to be shown, or to be copied and committed."""
 
+PACKAGES = {"node_modules", "site-packages", ".git"}
+"""Where a walk does not look for them: what comes with packages is nobody's secret, and git's own files hold none."""
+
 SECRETS = (
     *(Rule(f"read(**/{name})", "ask", leftovers=True) for name in FILES),
     *(Rule(f"read({place})", "ask") for place in (*PLACES, *HOME)),
@@ -59,3 +63,9 @@ SECRET_DIRECTORIES = re.compile(
     "|".join(rule.last_part.pattern for rule in SECRETS if not rule.leftovers), re.DOTALL | re.IGNORECASE
 )
 """The same of a directory: one called `.env` holds what it holds."""
+
+
+def could_be_secret(path: str) -> bool:
+    """Whether a rule on reading may speak of a file, as far as its name and its directories' tell."""
+    *above, name = path.split("/")
+    return SECRET_NAMES.fullmatch(name) is not None or any(map(SECRET_DIRECTORIES.fullmatch, above))
