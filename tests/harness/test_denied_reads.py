@@ -196,7 +196,7 @@ def test_what_ripgrep_passes_over_is_no_reason_to_ask(trial: Trial) -> None:
     (trial.project / "opt" / ".env").unlink()  # a link, which is not followed either
     judge = Judge(PermissionConfig(), WorkspacePaths(trial.project), env=trial.env)
     assert verdict(judge, "rg -g '*.py' a") == "allow" and verdict(judge, "rg a") == "ask", "odd/-f.env is a secret"
-    for name in ("opt/-f.env", "odd/-f.env"):
+    for name in ("hard", "opt/-f.env", "odd/-f.env"):
         (trial.project / name).unlink()
     for line in ("rg -g '*.py' a", "rg -n -g'*.{py,c}' a .", "rg --glob='!*.lock' a", "rg --files -g '*.md'"):
         assert verdict(judge, line) == "allow", line

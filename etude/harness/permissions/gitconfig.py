@@ -28,7 +28,7 @@ _PLAIN = re.compile(
     r"sharedrepository|sparsecheckout\w*|splitindex|symlinks|trustctime|untrackedcache|warnambiguousrefs|whitespace)|"
     r"extensions\.(compatobjectformat|noop|objectformat|preciousobjects|refstorage|relativeworktrees|worktreeconfig)|"
     r"diff\.(?!external|orderfile)[^.]*|diff\..*\.(binary|cachetextconv|wordregex|x?funcname|algorithm)|"
-    r"log\.(?!showsignature)\w+|remote\..*\.(fetch|prune|prunetags|push|pushurl|skip\w+|tagopt|url)|remote\.pushdefault|"
+    r"log\.(?!showsignature)\w+|remote\..*\.(fetch|followremotehead|mirror|prune|prunetags|push|pushurl|skip\w+|tagopt|url)|remote\.pushdefault|"
     r"filter\..*\.required|lfs\.(repositoryformatversion|(.*\.)?(access|locksverify|url)|fetch\w+|\w*transfers)|"
     r"(checkout|feature|format|gc|grep|maintenance|receive|sendemail|showbranch|stash|transfer|uploadpack)\.[^.]*|"
     r"alias\..*|(merge|diff)tool\..*|gpg\.format",
@@ -36,6 +36,18 @@ _PLAIN = re.compile(
 )
 """Keys by which git runs nothing and reads no file when it is only asked to show something. What is not among them is
 asked about, so that a key which git may gain is as well."""
+FOREIGN = (
+    "absorb", "branchless", "bugtraq", "cinnabar", "commitizen", "cz", "forge", "gerrit", "ghq", "git-p4", "git-town",
+    "git-town-branch", "gitbutler", "gitflow", "github", "gitlab", "gitreview", "gk", "hooks", "hub", "jj", "machete",
+    "magit", "mob", "oh-my-zsh", "revise", "secrets", "spr", "stgit", "svn", "svn-remote", "tgit",
+)  # fmt: skip
+"""Sections that other programs keep in a repository's configuration and git never reads. Not among them are those of a
+program that git may run for its user's own configuration: `annex`, `delta`, `lfs`."""
+_FOREIGN = re.compile(
+    rf"({'|'.join(map(re.escape, FOREIGN))})\..*|(remote|branch)\..*\.\w+-[\w-]+|annex\.(uuid|version|backends?)",
+    re.DOTALL,
+)
+"""Their keys. In sections of git's own it is a hyphen that tells: no variable of git's has one in its name."""
 _FETCHING = re.compile(
     r"core\.(askpass|gitproxy|sshcommand)|(credential|http|https|protocol|ssh|url)\..*|"
     r"remote\..*\.(partialclonefilter|promisor|proxy|proxyauthmethod|receivepack|uploadpack|vcs)|"
@@ -133,7 +145,9 @@ def _found(git: Path, tree: Path) -> Iterator[str]:
         said += [(config, key, value) for key, value in found or ()]
     passed = _FETCHING if _safe_to_fetch([(key, value) for _, key, value in said]) else _PLAIN
     for config, key, value in said:
-        if not any(keys.fullmatch(key) for keys in (_PLAIN, passed)) and not _harmless(key, value, config.parent, tree):
+        if not any(keys.fullmatch(key) for keys in (_PLAIN, _FOREIGN, passed)) and not _harmless(
+            key, value, config.parent, tree
+        ):
             yield f"{config} sets {key}"
     for place in {git, common}:
         if os.access(place / "hooks" / "post-index-change", os.X_OK):

@@ -92,6 +92,7 @@ _GIT_LISTS: Mapping[str, str] = {
     "tag": r"|(-l|--list|-n\d*)( [^-]\S*)*|--sort=\S+( -l| --list)?",
     "remote": r"|-v|--verbose|get-url [^-]\S*",
     "stash": r"list( (-\d+|--oneline|--stat))*|show( (-p|--patch|--stat|--name-only))*( (stash@\{\d+\}|\d+))?",
+    "submodule": r"|status( --cached| --recursive| --quiet)*",
     "reflog": r"|show( [^-]\S*)*|-\d+|HEAD",
     "worktree": r"list( --porcelain| -v)?",
     "config": r"--list|-l|(--local |--global )?(--get |--get-all )?[\w-]+(\.[\w-]+)+|--list --show-origin",
