@@ -60,7 +60,7 @@ NO_SECRETS = tuple(Rule(f"read(**/{name})", "allow", leftovers=True) for name in
 SECRET_NAMES = re.compile("|".join(rule.last_part.pattern for rule in SECRETS), re.DOTALL | re.IGNORECASE)
 """What a file could be called that a rule on reading speaks of, for a walk to stop at."""
 SECRET_DIRECTORIES = re.compile(
-    "|".join(rule.last_part.pattern for rule in SECRETS if not rule.leftovers), re.DOTALL | re.IGNORECASE
+    "|".join(rule.last_part.pattern for rule in SECRETS if rule.text.endswith("/**)")), re.DOTALL | re.IGNORECASE
 )
 """The same of a directory: one called `.env` holds what it holds."""
 
