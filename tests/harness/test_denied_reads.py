@@ -226,6 +226,9 @@ def test_an_option_that_takes_a_word_is_no_reason_to_ask(trial: Trial) -> None:
 def test_what_ripgrep_passes_over_is_no_reason_to_ask(trial: Trial) -> None:
     (trial.project / "opt" / ".env").unlink()  # a link, which is not followed either
     judge = Judge(PermissionConfig(), WorkspacePaths(trial.project), env=trial.env)
+    assert verdict(judge, "rg -g '*.py' a") == "allow" and verdict(judge, "rg a") == "ask", "odd/-f.env is a secret"
+    for name in ("hard", "opt/-f.env", "odd/-f.env"):
+        (trial.project / name).unlink()
     for line in ("rg -g '*.py' a", "rg -n -g'*.{py,c}' a .", "rg --glob='!*.lock' a", "rg --files -g '*.md'"):
         assert verdict(judge, line) == "allow", line
     for line in ("rg -g '*' a", "rg -g '.e*' a", "rg -g '*.{py,env}' a", "rg -g '**/*nv' a", "rg -L --files"):
@@ -280,7 +283,8 @@ def test_everyday_commands_are_not_asked_about(trial: Trial) -> None:
 def test_what_the_sandbox_hides_is_not_asked_about_and_what_comes_later_is(trial: Trial) -> None:
     (trial.project / ".env").unlink()
     (trial.project / "hard").unlink()
-    (trial.project / "opt" / ".env").unlink()  # which the built-in rules ask about
+    for name in ("opt/.env", "opt/-f.env", "odd/-f.env"):  # which the built-in rules ask about
+        (trial.project / name).unlink()
     hidden = [str(trial.project / "infra" / "secrets"), str(trial.project / "hard-key"), str(trial.home / ".codex")]
     judge = Judge(
         PermissionConfig(deny=("read(.env)", "read(infra/secrets/**)", "read(~/.codex/**)")),
@@ -294,6 +298,8 @@ def test_what_the_sandbox_hides_is_not_asked_about_and_what_comes_later_is(trial
 
 
 def test_tools_read_a_denied_file_by_no_name_and_search_it_only_where_it_is_hidden(trial: Trial) -> None:
+    for name in ("opt/-f.env", "odd/-f.env"):  # which the built-in rules ask about
+        (trial.project / name).unlink()
     for path in (
         ".env",
         "hard",

@@ -15,6 +15,7 @@ import debian_packages
 import pytest
 
 from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
+from etude.harness.permissions.gitconfig import FOREIGN
 
 
 def verdict(judge: Judge, line: str) -> str:
@@ -257,6 +258,68 @@ def test_a_config_that_is_not_understood_is_asked_about(repository: Path, text: 
     with (repository / ".git" / "config").open("a") as file:
         file.write(text)
     assert verdict(judge, "git status") == "ask"
+
+
+_OTHERS = """[remote "origin"]
+\tgh-resolved = base
+\tannex-uuid = 1
+\tmirror = true
+[branch "main"]
+\tgithub-pr-owner-number = a#b#1
+[gitflow "branch"]
+\tmaster = main
+[gitflow "path"]
+\thooks = .git/hooks
+[annex]
+\tuuid = 1
+[jj]
+\tx = y
+[stgit]
+\tautosign = x
+[cz]
+\tname = x
+[svn-remote "svn"]
+\turl = x
+"""
+
+
+def test_what_other_programs_keep_in_a_configuration_is_no_question(repository: Path) -> None:
+    with (repository / ".git" / "config").open("a") as file:
+        file.write(_OTHERS)
+    judge = Judge(PermissionConfig(), WorkspacePaths(repository), env={})
+    assert [line for line in ("git status", "git diff", "git log -p") if verdict(judge, line) != "allow"] == []
+    for key in (
+        "annex.freezecontent-command",
+        "delta.pager",
+        "lfs.extension.x.clean",
+        "remote.origin.later",
+        "hook.x.command",
+    ):
+        git(repository, "config", key, "program")
+        assert verdict(judge, "git status") == "ask", key
+        git(repository, "config", "--unset", key)
+
+
+def test_no_section_and_no_variable_of_git_s_own_is_taken_for_another_program_s() -> None:
+    def told(what: str) -> list[str]:
+        asked = ["git", "help", what]
+        return subprocess.run(asked, capture_output=True, check=True, text=True).stdout.lower().split()
+
+    sections, variables = told("--config-sections-for-completion"), told("--config-for-completion")
+    assert "core" in sections and "remote.pushdefault" in variables
+    assert set(FOREIGN).isdisjoint(sections)
+    assert [name for name in variables if "-" in name.rpartition(".")[2]] == []
+
+
+def test_the_list_of_submodules_is_looked_at_unasked_where_they_run_nothing(repository: Path) -> None:
+    judge = Judge(PermissionConfig(), WorkspacePaths(repository), env={})
+    git(repository, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", "./", "inner")
+    lines = ("git submodule", "git submodule status", "git submodule status --recursive")
+    assert [line for line in lines if verdict(judge, line) != "allow"] == []
+    for line in ("git submodule update", "git submodule status; git submodule sync", "git submodule foreach ls"):
+        assert verdict(judge, line) == "ask", line
+    git(repository / "inner", "config", "core.fsmonitor", "program")
+    assert [line for line in lines if verdict(judge, line) != "ask"] == []
 
 
 def test_git_of_an_ordinary_repository_is_not_asked_about(repository: Path) -> None:

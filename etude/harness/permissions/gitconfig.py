@@ -1,9 +1,10 @@
 """Whether a repository makes git run programs, or read files of its choice, when it is only asked to show something.
 
-Owns `obeyed`, and `may_open` and `outside_of_tree`, which say what git may open. `git status` runs `core.fsmonitor`,
-`git diff` runs `diff.external`, text conversions and filters, and all of them a hook when they refresh the index. A
-clone brings none of that, but an archive, a submodule or a directory laid out like a bare repository can. The user's
-own configuration is not looked at: it is theirs. What the repository's says is git's to tell (`host.git.read_config`).
+Owns `obeyed`, `repositories`, and `may_open` and `outside_of_tree`, which say what git may open. `git status` runs
+`core.fsmonitor`, `git diff` runs `diff.external`, text conversions and filters, and all of them a hook when they
+refresh the index. A clone brings none of that, but an archive, a submodule or a directory laid out like a bare
+repository can. The user's own configuration is not looked at: it is theirs. What the repository's says is git's to tell
+(`host.git.read_config`).
 A key that is not known to be harmless counts as one that runs something.
 """
 
@@ -27,7 +28,7 @@ _PLAIN = re.compile(
     r"sharedrepository|sparsecheckout\w*|splitindex|symlinks|trustctime|untrackedcache|warnambiguousrefs|whitespace)|"
     r"extensions\.(compatobjectformat|noop|objectformat|preciousobjects|refstorage|relativeworktrees|worktreeconfig)|"
     r"diff\.(?!external|orderfile)[^.]*|diff\..*\.(binary|cachetextconv|wordregex|x?funcname|algorithm)|"
-    r"log\.(?!showsignature)\w+|remote\..*\.(fetch|prune|prunetags|push|pushurl|skip\w+|tagopt|url)|remote\.pushdefault|"
+    r"log\.(?!showsignature)\w+|remote\..*\.(fetch|followremotehead|mirror|prune|prunetags|push|pushurl|skip\w+|tagopt|url)|remote\.pushdefault|"
     r"filter\..*\.required|lfs\.(repositoryformatversion|(.*\.)?(access|locksverify|url)|fetch\w+|\w*transfers)|"
     r"(checkout|feature|format|gc|grep|maintenance|receive|sendemail|showbranch|stash|transfer|uploadpack)\.[^.]*|"
     r"alias\..*|(merge|diff)tool\..*|gpg\.format",
@@ -35,6 +36,18 @@ _PLAIN = re.compile(
 )
 """Keys by which git runs nothing and reads no file when it is only asked to show something. What is not among them is
 asked about, so that a key which git may gain is as well."""
+FOREIGN = (
+    "absorb", "branchless", "bugtraq", "cinnabar", "commitizen", "cz", "forge", "gerrit", "ghq", "git-p4", "git-town",
+    "git-town-branch", "gitbutler", "gitflow", "github", "gitlab", "gitreview", "gk", "hooks", "hub", "jj", "machete",
+    "magit", "mob", "oh-my-zsh", "revise", "secrets", "spr", "stgit", "svn", "svn-remote", "tgit",
+)  # fmt: skip
+"""Sections that other programs keep in a repository's configuration and git never reads. Not among them are those of a
+program that git may run for its user's own configuration: `annex`, `delta`, `lfs`."""
+_FOREIGN = re.compile(
+    rf"({'|'.join(map(re.escape, FOREIGN))})\..*|(remote|branch)\..*\.\w+-[\w-]+|annex\.(uuid|version|backends?)",
+    re.DOTALL,
+)
+"""Their keys. In sections of git's own it is a hyphen that tells: no variable of git's has one in its name."""
 _FETCHING = re.compile(
     r"core\.(askpass|gitproxy|sshcommand)|(credential|http|https|protocol|ssh|url)\..*|"
     r"remote\..*\.(partialclonefilter|promisor|proxy|proxyauthmethod|receivepack|uploadpack|vcs)|"
@@ -59,30 +72,36 @@ _LINK_IN_INDEX = b"\0\0\xe0\0"
 
 def obeyed(directory: Path) -> str:
     """What git would run or read for its repository's sake when asked from here; empty if nothing."""
-    return next((why for git, tree in _repositories(directory) for why in _found(git, tree)), "")
+    return next((why for git, tree in repositories(directory) for why in _found(git, tree)), "")
 
 
 def may_open(directory: Path, path: str, lists: bool, untracked: bool = False) -> bool:
     """Whether git may open this path of its worktree: what its index holds, or that of a repository in it; where it
     `lists`, any directory; where it takes what is `untracked`, everything."""
-    within = [(git, tree) for git, tree in _repositories(directory) if path.startswith(f"{tree}/")]
+    within = [(git, tree) for git, tree in repositories(directory) if path.startswith(f"{tree}/")]
     if within and (untracked or (lists and os.path.isdir(path))):
         return True
-    innermost = _repositories(Path(path).parent) if within else ()
+    innermost = repositories(Path(path).parent) if within else ()
     return any(_indexed(git, tree, path) for git, tree in {*within, *innermost})
 
 
 def outside_of_tree(directory: Path, compared: Sequence[str]) -> Sequence[str]:
     """What `git diff` compares file by file, though nobody said --no-index: these, where one of them is not in the
     worktree that it is asked from."""
-    trees = [tree if git != tree else None for git, tree in _repositories(directory)]
+    trees = [tree if git != tree else None for git, tree in repositories(directory)]
     inside = trees and all(tree and f"{path}/".startswith(f"{tree}/") for path in compared for tree in trees)
     return () if inside else compared
 
 
 def tops(directory: Path) -> set[Path]:
     """What could be the top of git's worktree from here."""
-    return {tree for _, tree in _repositories(directory)}
+    return {tree for _, tree in repositories(directory)}
+
+
+def moves_tree(git: Path, tree: Path) -> bool:
+    """Whether a repository says by its config that its files lie elsewhere than around it."""
+    own = [git / name for name in ("config", "config.worktree")[git != tree / ".git" :]]
+    return any(key == "core.worktree" for file in own for key, _ in read_config(_bytes(file) or b"", tree) or ())
 
 
 def _indexed(git: Path, tree: Path, path: str) -> bool:
@@ -94,7 +113,7 @@ def _indexed(git: Path, tree: Path, path: str) -> bool:
     return packed or name + b"\0" in index or name + b"/" in index
 
 
-def _repositories(directory: Path) -> Iterator[tuple[Path, Path]]:
+def repositories(directory: Path) -> Iterator[tuple[Path, Path]]:
     """What git could take for the repository from here, and for its files: the first that it certainly does, and what
     is nearly one on the way there."""
     for above in (directory, *directory.parents):
@@ -126,7 +145,9 @@ def _found(git: Path, tree: Path) -> Iterator[str]:
         said += [(config, key, value) for key, value in found or ()]
     passed = _FETCHING if _safe_to_fetch([(key, value) for _, key, value in said]) else _PLAIN
     for config, key, value in said:
-        if not any(keys.fullmatch(key) for keys in (_PLAIN, passed)) and not _harmless(key, value, config.parent, tree):
+        if not any(keys.fullmatch(key) for keys in (_PLAIN, _FOREIGN, passed)) and not _harmless(
+            key, value, config.parent, tree
+        ):
             yield f"{config} sets {key}"
     for place in {git, common}:
         if os.access(place / "hooks" / "post-index-change", os.X_OK):

@@ -13,26 +13,27 @@ import itertools
 import os
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from etude.config import parse
 from etude.environments.base import WORKSPACE
-from etude.harness.permissions import builtin
+from etude.harness.permissions import builtin, git_reads
 from etude.harness.permissions.changes import parent_of_pattern, written_words
 from etude.harness.permissions.course import leads_to, run_from
 from etude.harness.permissions.decision import Decision, Reason, decide
 from etude.harness.permissions.effort import Effort, TooMuch
 from etude.harness.permissions.git_paths import INSTEAD, ignored, written
-from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree, tops
+from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree
 from etude.harness.permissions.literals import Word
 from etude.harness.permissions.paths import Target, WorkspacePaths, by_process
 from etude.harness.permissions.reading import chooses, follows, opens, takes_untracked
-from etude.harness.permissions.rules import OWN, Kind, PermissionConfig, Rule, kind_of
+from etude.harness.permissions.rules import OWN, PermissionConfig, Rule, kind_of
+from etude.harness.permissions.secret_files import NO_SECRETS
 from etude.harness.permissions.shell import FOUND, Redirect, SimpleCommand, Unreadable, read_script
-from etude.harness.permissions.unreadable import Denied, denied
+from etude.harness.permissions.unreadable import Denied, LinkedSecrets, denied
 from etude.harness.permissions.unwrap import unwrap
 from etude.harness.permissions.variables import SETS_BY_NAME, named, rules_others
 from etude.harness.permissions.walks import met, starts, tells_ripgrep
@@ -74,6 +75,7 @@ class Judge:
         self._hidden = tuple(hidden)
         self._guarded = guarded
         self._looked: Denied | None = None
+        self._links = LinkedSecrets(self._paths.root, self._asked_about)
         self._effort = Effort()
         self._on: dict[str, list[tuple[Rule, bool]]] = {}
 
@@ -86,6 +88,7 @@ class Judge:
     def judge(self, tool: str, arguments: Mapping[str, Any]) -> Decision:
         """Whether this call may be made; to ask, where something cannot be looked at: a process ends meanwhile."""
         self._looked, self._effort, reasons = None, Effort(), []
+        self._links = LinkedSecrets(self._paths.root, self._asked_about)
         try:
             reasons.extend(self._reasons(tool, arguments))
         except TooMuch as reason:
@@ -123,23 +126,36 @@ class Judge:
 
     def _ruled(self, tool: str, piece: str, target: Target | None) -> Reason | None:
         """What the first rule that matches says, a user's rules going before the built-in ones."""
-        for rule, built_in in self._rules_on(tool):
-            if target is None or rule.matches_path(target.path, target.relative):
-                if built_in and rule.verdict == "allow":
-                    break
-                remember = _for_good(kind_of(tool), target) if built_in and target else ""
-                return Reason(rule.verdict, piece, f"rule {rule}{', which is built in' * built_in}", remember)
+        if (found := self._first(tool, target)) is not None:
+            rule, built_in = found
+            remember = target.rule(kind_of(tool)) if built_in and target else ""
+            return Reason(rule.verdict, piece, f"rule {rule}{', which is built in' * built_in}", remember)
         if target is not None and kind_of(tool) == "read":
             if by_process(target.path):
                 return Reason("ask", piece, "it leads elsewhere for every process")
             if other := self._left().holding(target.path):
                 return Reason(other.verdict, piece, f"it is another name of what rule {other} speaks of")
+            if self._config.builtin and (secret := self._links.named(target.path)):
+                return Reason("ask", piece, f"it is another name of {secret}", target.rule("read"))
         return None
+
+    def _first(self, tool: str, target: Target | None) -> tuple[Rule, bool] | None:
+        """The first rule that matches, and whether it is built in; none where such a one says it is no matter."""
+        for rule, built_in in self._rules_on(tool):
+            if target is None or rule.matches_path(target.path, target.relative):
+                return None if built_in and rule.verdict == "allow" else (rule, built_in)
+        return None
+
+    def _asked_about(self, path: str) -> bool:
+        """Whether a rule has a path of this machine asked about, by that very name, which the sandbox does not hide."""
+        found = [self._first("read_file", target) for target in self._paths.targets(path)]
+        there = not any(_lies_in(path, gone) for gone in self._hidden)
+        return there and any(each is not None and each[0].verdict != "allow" for each in found)
 
     def _rules_on(self, tool: str) -> list[tuple[Rule, bool]]:
         """The rules that are about a tool at all, and whether they are built in."""
         if tool not in self._on:
-            more = (*builtin.NO_SECRETS, *builtin.ASK) if self._config.builtin else ()
+            more = (*NO_SECRETS, *builtin.ASK) if self._config.builtin else ()
             both = [*((rule, False) for rule in self._rules), *((rule, True) for rule in more)]
             self._on[tool] = [(rule, built_in) for rule, built_in in both if rule.names(tool)]
         return self._on[tool]
@@ -185,10 +201,10 @@ class Judge:
             return Reason("allow", name, "it is not kept")
         if target.relative is None:
             said = f"it is {target.path}, outside the workspace"
-            return Reason(self._config.outside, name, said, remember=_for_good("read", target))
+            return Reason(self._config.outside, name, said, remember=target.rule("read"))
         default = self._config.edits if writes else self._config.reads
         said = f"no rule matches; {'edits' if writes else 'reads'} are {_DONE[default]} by default"
-        return Reason(default, name, said, remember=_for_good(kind_of(tool), target))
+        return Reason(default, name, said, remember=target.rule(kind_of(tool)))
 
     # --- commands -------------------------------------------------------------------------------------------------
 
@@ -240,7 +256,7 @@ class Judge:
             end is not None and _lies_in(posixpath.normpath(end), WORKSPACE) for end in ends
         )  # `cd src; …; cd ..`
         written, removes = written_words(command), posixpath.basename(words[0] or "") in _REMOVE
-        others = self._git_places(words, directories) if words[0] == "git" else ()
+        others = git_reads.places(words, directories, self._paths) if words[0] == "git" else ()
         for at, (word, found) in enumerate(zip(command.words[1:], names[1:], strict=True), 1):
             if any(word is other for other in written):
                 yield from self._written_word(word, directories, removes)
@@ -351,34 +367,21 @@ class Judge:
         built_in: bool,
     ) -> Iterator[Reason]:
         """What git opens for the sake of the repository that it finds; and what it runs, where no rule of the user's
-        allows the command: it runs in the sandbox, as what they have allowed does. Only files that the user's rules
-        speak of count here. A secret by the built-in ones that git tracks is no secret to git: it is committed, and
-        every clone and `git show` has it. What is not tracked, git's readers do not open."""
-        for here in self._git_starts(words, directories):
+        allows the command: it runs in the sandbox, as what they have allowed does. A secret by the built-in rules is
+        one to git where it compares files that it does not track, or prints what it does not keep."""
+        for here in git_reads.starts(words, directories, self._paths):
             if built_in and (why := obeyed(here) or self._paths.is_private(str(here)) * _UNSEEN):
                 yield Reason("ask", command.raw, why)
             lists, all_files = not {"diff", "grep"} & set(words), kind == "untracked"
-            named = [name for found in names for name in found or ()] if "diff" in words else []
-            compared = outside_of_tree(here, [os.path.realpath(here / name) for name in named])
+            compared = outside_of_tree(here, sorted(git_reads.named(words, names, here, self._paths)))
             for found in self._left().by_path if kind in ("tracked", "untracked") else ():
                 if may_open(here, found, lists, all_files) or any(_lies_in(found, top) for top in compared):
                     yield Reason("ask", command.raw, f"it may read {found}: rule {self._left().by_path[found]}")
-
-    def _git_starts(self, words: Sequence[str | None], directories: Sequence[str | None]) -> list[Path]:
-        """The directories of this machine from which git may look for its repository."""
-        moved = [after for before, after in itertools.pairwise(words) if before == "-C" and after and "\0" not in after]
-        places = itertools.product(directories, [".", *moved, *itertools.accumulate(moved, posixpath.join)])
-        ways = {posixpath.join(place or WORKSPACE, way) for place, way in places}
-        return sorted({Path(os.path.realpath(place)) for way in ways for place in self._paths.all_on_host(way)})
-
-    def _git_places(self, words: Sequence[str | None], directories: Sequence[str | None]) -> list[str]:
-        """Where else a path among git's words may begin: where `-C` leads, and at the top of the repository, from which
-        some options, such as the `-S` of `git blame`, take a file wherever git was started."""
-        if self._paths.root is None:
-            return []
-        starts = self._git_starts(words, directories)
-        own = {os.path.realpath(self._paths.on_host(place)) for place in directories if place is not None}
-        return sorted({str(place) for here in starts for place in (here, *tops(here))} - own)
+            if kind == "tracked" and self._config.builtin:
+                for top in compared:
+                    yield from self._met(top, words, links=False, content=True)
+                found_here = git_reads.shown(here, words, self._paths, self._links, self._effort)
+                yield from self._asked(found_here, str(here), words)
 
     def _could_be_refused(self, built_in: bool) -> bool:
         """Whether there is a path that a command could not read unasked. Where a rule of the user's allows the command,
@@ -410,7 +413,13 @@ class Judge:
         """The first that a walk comes to and that may not be read unasked: where a link leads, and, where the content
         of files is read, what the built-in rules take for a secret. To hide such from commands would break the
         project's own: its server reads `.env`."""
-        for path in met(top, words, links, content and self._config.builtin, self._effort):
+        secrets = self._links if content and self._config.builtin else None
+        yield from self._asked(met(top, words, links, secrets, self._effort), top, words, listed)
+
+    def _asked(
+        self, found: Iterable[str | None], top: str, words: Sequence[str | None], listed: bool = False
+    ) -> Iterator[Reason]:
+        for path in found:
             if path is None:
                 yield Reason("ask", top, "it holds too many directories to look at what lies in them")
             elif not any(_lies_in(path, gone) for gone in self._hidden) and not (listed and ignored(Path(path))):
@@ -492,9 +501,3 @@ def _shown(words: Sequence[str | None]) -> str:
 
 def _lies_in(path: str, top: str) -> bool:
     return f"{path}/".startswith(f"{top.rstrip('/')}/")
-
-
-def _for_good(kind: Kind, target: Target) -> str:
-    """The rule that allows one path; none where its name would be read as a pattern."""
-    path = target.relative or target.path
-    return "" if set(path) & set("*?") else f"{kind}({path})"

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from etude.environments.base import WORKSPACE
 from etude.harness.permissions.effort import Effort
+from etude.harness.permissions.rules import Kind
 
 _SCRATCH = ("/tmp", "/dev/null", "/dev/stdout", "/dev/stderr", "/dev/fd", "/dev/tty")
 """Outside the workspace, and harmless to write."""
@@ -38,6 +39,11 @@ class Target:
     relative: str | None
     """From the workspace; None outside of it."""
     scratch: bool = False
+
+    def rule(self, kind: Kind) -> str:
+        """What allows it for good; nothing where its name would be read as a pattern."""
+        path = self.relative or self.path
+        return "" if set(path) & set("*?") else f"{kind}({path})"
 
 
 @dataclass(frozen=True)

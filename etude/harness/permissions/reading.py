@@ -92,6 +92,7 @@ _GIT_LISTS: Mapping[str, str] = {
     "tag": r"|(-l|--list|-n\d*)( [^-]\S*)*|--sort=\S+( -l| --list)?",
     "remote": r"|-v|--verbose|get-url [^-]\S*",
     "stash": r"list( (-\d+|--oneline|--stat))*|show( (-p|--patch|--stat|--name-only))*( (stash@\{\d+\}|\d+))?",
+    "submodule": r"|status( --cached| --recursive| --quiet)*",
     "reflog": r"|show( [^-]\S*)*|-\d+|HEAD",
     "worktree": r"list( --porcelain| -v)?",
     "config": r"--list|-l|(--local |--global )?(--get |--get-all )?[\w-]+(\.[\w-]+)+|--list --show-origin",
@@ -214,7 +215,7 @@ _RG_PLAIN = re.compile(
     r"line-number|files-with-matches|ignore-case|smart-case|word-regexp|fixed-strings|max-count|context)(=.*)?",
     re.DOTALL,
 )
-"""With these options alone ripgrep passes over what a dot hides, but for what a glob takes."""
+"""With these alone ripgrep passes over what a dot hides, and with globs over every file, but for what one takes."""
 _CHOSEN = re.compile(r"--(in|ex)clude=([\w.*?-]*)(?:\{([\w.*?,-]+)\})?([\w.*?-]*)")
 _ALONE = re.compile(r"[ef]?grep|-[nrRilLhHwEFPIoscvqaz]+|--((in|ex)clude|exclude-dir|color)=.*|[^-].*")
 """What takes no word behind it."""
@@ -229,7 +230,8 @@ def passes_over(words: Sequence[str | None], name: str) -> bool:
         plain = all(map(_RG_PLAIN.fullmatch, (word for word in known if word[:1] == "-")))
         globs = [after for before, after in itertools.pairwise(known) if before in ("-g", "--glob")]
         globs += [glob for word in known for glob in re.findall(r"(?s)^(?:-g|--glob=)(.+)", word)]
-        return plain and name.startswith(".") and not any(_takes(glob, name) for glob in globs)
+        chosen = name.startswith(".") or any(not glob.startswith("!") for glob in globs)
+        return plain and chosen and not any(_takes(glob, name) for glob in globs)
     globs = [_CHOSEN.fullmatch(word) for at, word in enumerate(known) if chooses(known, at)]
     found = [glob for glob in globs if glob is not None]
     unread = None in words or any(word.startswith(("--in", "--ex")) and not _ALONE.fullmatch(word) for word in known)
@@ -240,7 +242,7 @@ def passes_over(words: Sequence[str | None], name: str) -> bool:
 
 
 def _takes(glob: str, name: str) -> bool:
-    """Whether ripgrep could search what a dot hides because of this glob."""
+    """Whether ripgrep could search a file, be it hidden by a dot, because of this glob."""
     plain = _CHOSEN.fullmatch(f"--include={glob}")
     return not glob.startswith("!") and (plain is None or any(fnmatch.fnmatchcase(name, each) for each in _each(plain)))
 

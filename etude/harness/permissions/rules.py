@@ -21,7 +21,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -39,6 +39,7 @@ RUNS = ("run_terminal_cmd",)
 OWN = ("todo_write", "summarize")
 """Tools that touch nothing but the session itself: they need no permission."""
 _GROUPS: dict[str, tuple[str, ...]] = {"read": READS, "edit": EDITS, "run": RUNS}
+_LEFTOVER = r"(?:[~#]|[._-](?:backup|bak|copy|old|orig|save|sw[a-p]|te?mp|\d+))*"
 _FORM = re.compile(r"([A-Za-z_][\w*.-]*)(?:\((.*)\))?", re.DOTALL)
 
 
@@ -56,6 +57,8 @@ class Rule:
 
     text: str
     verdict: Verdict
+    leftovers: bool = field(default=False, kw_only=True)
+    """Whether it means a name in letters of any size, and what is left beside such a file: `server.key.bak`."""
 
     def __str__(self) -> str:
         return f"{self.verdict} {self.text}"
@@ -74,7 +77,17 @@ class Rule:
 
     @cached_property
     def _paths(self) -> re.Pattern[str]:
-        return _glob(posixpath.expanduser(self.pattern or ""))
+        pattern = posixpath.expanduser(self.pattern or "")
+        if not self.leftovers:
+            return _glob(pattern)
+        above = pattern.rpartition("/")[0]
+        return re.compile(f"{_glob(f'{above}/').pattern}{self.last_part.pattern}", re.DOTALL | re.IGNORECASE)
+
+    @cached_property
+    def last_part(self) -> re.Pattern[str]:
+        """What the last part of a pattern matches that is no `**`."""
+        last = _glob([part for part in (self.pattern or "").split("/") if part != "**"][-1])
+        return re.compile(f"(?:[.#]?{last.pattern}{_LEFTOVER})" if self.leftovers else last.pattern, re.DOTALL)
 
     def names(self, tool: str) -> bool:
         """Whether it is about this tool at all."""

@@ -2,8 +2,9 @@
 
 A rule on a path stops the tools and the commands that name it. `grep -r`, `cat *` and a program of one's own name
 nothing: what is denied outright is better not there. Owns `Denied`, such files as they are now; other names of
-the same files are among them, hard links and what a link in the rule leads to. What comes into being later is found
-when somebody looks again.
+the same files are among them, hard links and what a link in the rule leads to. Owns `LinkedSecrets`: the same for what
+the built-in rules take for secrets, which is only asked about. What comes into being later is found when somebody looks
+again.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from etude.errors import ConfigError
 from etude.harness.permissions.rules import PermissionConfig, Rule
+from etude.harness.permissions.secret_files import HOME, PACKAGES, could_be_secret
 
 _MAX_FOUND = 500
 _MOST_SEEN = 200_000
@@ -49,6 +52,47 @@ class Denied:
             if not any(above in gone for above in (path, *_parents(path)))
         }
         return Denied(left, self.complete)
+
+
+@dataclass(frozen=True)
+class LinkedSecrets:
+    """Which files are secrets by another name. They are looked for once, and only where it matters: a name that is not
+    the only one of its file is rare."""
+
+    root: Path | None
+    asked_about: Callable[[str], bool]
+    """Whether a rule has a path asked about, by that name."""
+
+    def named(self, path: str) -> str:
+        """The secret that this path is a hard link to; empty if none."""
+        file = _linked(path) if self.root is not None else None
+        if file is None:
+            return ""
+        found, complete = self._found
+        return found.get(file, "") or ("" if complete else "a file that there are too many to find")
+
+    @property
+    def any(self) -> bool:
+        """Whether there could be such at all."""
+        return self.root is not None and self._found != ({}, True)
+
+    @cached_property
+    def _found(self) -> tuple[dict[tuple[int, int], str], bool]:
+        """By device and number, and whether that is all."""
+        found: dict[tuple[int, int], str] = {}
+        seen = 0
+        home = (os.path.expanduser(place.removesuffix("/**")) for place in HOME)
+        for top in (str(self.root.resolve()), *home) if self.root is not None else ():
+            for directory, directories, files in os.walk(top):
+                seen += len(directories) + len(files)
+                if seen > _MOST_SEEN:
+                    return found, False
+                for name in files:
+                    path = os.path.join(directory, name)
+                    if could_be_secret(path) and (file := _linked(path)) and self.asked_about(path):
+                        found.setdefault(file, path)
+                directories[:] = [name for name in directories if name not in PACKAGES]
+        return found, True
 
 
 def denied(rules: Iterable[Rule], root: Path) -> Denied:
@@ -114,14 +158,12 @@ def _other_names(found: Mapping[str, Rule], root: Path) -> dict[str, Rule]:
     linked: dict[tuple[int, int], Rule] = {}
     for path, rule in found.items():
         for file in _files(path):
-            seen = _status(file)
-            if seen is not None and stat.S_ISREG(seen.st_mode) and seen.st_nlink > 1:
-                linked[seen.st_dev, seen.st_ino] = rule
+            if (number := _linked(file)) is not None:
+                linked[number] = rule
     names = {}
     for file in _files(str(root)) if linked else ():
-        seen = _status(file)
-        if seen is not None and seen.st_nlink > 1 and (seen.st_dev, seen.st_ino) in linked:
-            names[os.path.realpath(file)] = linked[seen.st_dev, seen.st_ino]
+        if (number := _linked(file)) in linked:
+            names[os.path.realpath(file)] = linked[number]
     return names
 
 
@@ -133,11 +175,13 @@ def _files(path: str) -> Iterator[str]:
         yield from (os.path.join(directory, name) for name in files)
 
 
-def _status(path: str) -> os.stat_result | None:
+def _linked(path: str) -> tuple[int, int] | None:
+    """Which file it is, if that is a regular one and has another name."""
     try:
-        return os.lstat(path)
-    except OSError:
+        seen = os.lstat(path)
+    except (OSError, ValueError):
         return None
+    return (seen.st_dev, seen.st_ino) if stat.S_ISREG(seen.st_mode) and seen.st_nlink > 1 else None
 
 
 def _parents(path: str) -> Iterator[str]:

@@ -13,12 +13,13 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from etude.harness.permissions.builtin import PACKAGES, SECRETS
 from etude.harness.permissions.effort import Effort
 from etude.harness.permissions.finding import finds, finds_links
 from etude.harness.permissions.paths import WorkspacePaths
 from etude.harness.permissions.reading import passes_over, roots
+from etude.harness.permissions.secret_files import PACKAGES, SECRET_DIRECTORIES, SECRET_NAMES
 from etude.harness.permissions.shell import SimpleCommand
+from etude.harness.permissions.unreadable import LinkedSecrets
 from etude.host import beneath
 
 _MOST_WALKED = 20_000
@@ -74,9 +75,12 @@ def _reached(above: str, top: str) -> bool:
     )
 
 
-def met(top: str, words: Sequence[str | None], links: bool, secrets: bool, effort: Effort) -> Iterator[str | None]:
-    """What a command comes to from here, of the links that it may follow and, outside of packages, of what has a
-    secret's name and it may read; a None at the end where there may be more."""
+def met(
+    top: str, words: Sequence[str | None], links: bool, secrets: LinkedSecrets | None, effort: Effort
+) -> Iterator[str | None]:
+    """What a command comes to from here, of the links that it may follow and, if it is given `secrets`, outside of
+    packages of what has a secret's name, or is one by a hard link, and it may read; a None at the end where there may
+    be more."""
     wanted = finds(words) if words[0] == "find" else re.compile("")
     links &= words[0] != "find" or finds_links(words)
     back = [each for above in Path(top).parents for each in _taken_back(above)] if words[0] == "rg" else []
@@ -86,10 +90,11 @@ def met(top: str, words: Sequence[str | None], links: bool, secrets: bool, effor
             return
         effort.spend(1 + len(directories) + len(files))
         back += _taken_back(Path(directory)) if words[0] == "rg" else ()
-        here = secrets and PACKAGES.isdisjoint(directory.removeprefix(top).split("/"))
-        for name in (*directories, *files):
+        here = secrets is not None and PACKAGES.isdisjoint(directory.removeprefix(top).split("/"))
+        for at, name in enumerate((*directories, *files)):
             path = os.path.join(directory, name)
-            secret = here and SECRETS.match(name)
+            secret = here and (SECRET_DIRECTORIES if at < len(directories) else SECRET_NAMES).fullmatch(name)
+            secret = secret or (here and secrets is not None and secrets.any and secrets.named(path))
             secret = secret and not (passes_over(words, name) and not any(fnmatch.fnmatch(name, each) for each in back))
             if secret or (links and wanted.match(name) and os.path.islink(path)):
                 yield path
