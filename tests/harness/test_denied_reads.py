@@ -302,10 +302,10 @@ def test_the_trial_sees_what_runs_and_the_judge_has_not_read(trial: Trial, monke
 
 
 @pytest.mark.skipif(not shutil.which("strace"), reason="no strace")
-def test_what_a_program_starts_of_its_own_accord_is_counted_and_what_a_shell_of_it_starts_is_seen(trial: Trial) -> None:
-    assert unread(trial, ["git stash list"]) == ([], 1)
+def test_what_a_program_starts_of_its_own_accord_is_counted_and_what_that_starts_is_seen(trial: Trial) -> None:
+    """git starts a shell, and the shell a command."""
     alias = "git -c alias.x='!cat README.md .env' x"
-    assert unread(trial, [alias])[0] == [(alias, "cat\0README.md\0.env\0")]
+    assert unread(trial, [alias]) == ([(alias, "cat\0README.md\0.env\0")], 1)
 
 
 def test_everyday_commands_are_not_asked_about(trial: Trial) -> None:
