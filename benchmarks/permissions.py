@@ -2,13 +2,25 @@
 
     python benchmarks/permissions.py [--lines 100000] [--seed 0]
 
-Command lines made at random around denied files are judged by the rules alone; what they allow unasked is run in bash
-and dash, where the denied files are there to be read. `denied_opens` counts the lines that opened one. `read_otherwise`
-counts those of which bash ran a command with other words than were judged, whatever these do. A sample of what
-is refused is run as well: `refused_opened` of `refused_run` opened a denied file, which is what the rules prevented.
-`everyday` are the shares of 300 harmless commands that nobody is asked about: with the default rules, with reads denied
-and hidden by the sandbox as the product does it, with reads denied and nothing hidden, and, for comparison, with the
-rule that other agents have: a known command of plain words. The last line is one JSON object.
+Command lines made at random around denied files and secrets are judged by the rules alone, once by rules that deny
+files and once by the built-in rules, which ask about secrets by name. What either allows unasked is run in bash and
+dash, where the files are there to be read, with all that it leaves running.
+
+- `denied_opens` are lines, in a shell, that opened a denied file; `secret_opens` those that the built-in rules allow
+  and that opened a secret.
+- `read_otherwise` are lines of which a command ran, at any depth, with other words than were judged, whatever these do.
+  `not_compared` commands were started by a program of its own accord, or could not be read.
+- `timed_out` lines had to be ended, and a missing program ended those that are `not_found`. These show less than
+  others: install what `missing` names.
+- `refused_run` is a sample of what is refused; `refused_opened` of it opened a denied file, which the rules prevented.
+  What the built-in rules ask about the rules that deny ask about too, and are not put to them but for this sample:
+  `more_rules_less_asked` counts where that is not so.
+- `everyday` are the shares of 300 commands that only read which nobody is asked about: with the default rules, with
+  reads denied and hidden by the sandbox as the product does it, with reads denied and nothing hidden, and, for
+  comparison, with the rule that other agents have: a known command of plain words.
+
+The last line is one JSON object. Needs bubblewrap, dash and strace; the lines also try git, rg, jq, tree, xxd, file
+and gawk.
 """
 
 from __future__ import annotations
@@ -19,9 +31,13 @@ import os
 import random
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 
 from denied_reads.lines import make_line
@@ -29,11 +45,13 @@ from denied_reads.trial import Trial
 from denied_reads.words import unread
 
 from etude.environments.build import default_cache_dir
-from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths, unreadable
+from etude.harness.permissions import Judge, WorkspacePaths, unreadable
 from etude.harness.permissions.shell import Unreadable, read_script
+from etude.harness.permissions.unwrap import unwrap
 
 EVERYDAY = Path(__file__).parents[1] / "tests" / "harness" / "everyday.txt"
 BATCH = 2_000
+FAULTS = ("denied_opens", "secret_opens", "read_otherwise", "more_rules_less_asked")
 REFUSED_RUN = 100
 """Of a batch."""
 _PLAIN = {
@@ -54,7 +72,7 @@ def shares(trial: Trial) -> dict[str, float]:
     place, lines = WorkspacePaths(trial.project), everyday()
     gone = [os.path.join(trial.project, path) for path in unreadable(trial.rules, trial.project)]
     judges = {
-        "default": Judge(PermissionConfig(), place, env=trial.env),
+        "default": trial.by_default,
         "denied_and_hidden": Judge(trial.rules, place, env=trial.env, hidden=gone),
         "denied_only": trial.judge,
     }
@@ -87,41 +105,105 @@ def _plain(words: list[str]) -> bool:
     return not set(words) & set(refused.get(words[0], ()))
 
 
+@dataclass
+class Tally:
+    """What a run has found so far."""
+
+    allowed: int = 0
+    default_allowed: int = 0
+    """Of all lines, by either rules, each as often as it was made."""
+    denied_opens: int = 0
+    secret_opens: int = 0
+    read_otherwise: int = 0
+    not_compared: int = 0
+    timed_out: int = 0
+    not_found: int = 0
+    missing: Counter[str] = field(default_factory=Counter)
+    more_rules_less_asked: int = 0
+    refused_run: int = 0
+    refused_opened: int = 0
+
+
 def play(trial: Trial, count: int, seed: int, told: bool = True) -> dict[str, object]:
-    """Judge and run so many lines."""
+    """Judge so many lines, and run those that are allowed, each once."""
     draw, choice, known = random.Random(seed), random.Random(seed), everyday()
-    allowed_in_all, distinct, refused_run, refused_opened, read_otherwise = 0, set[str](), 0, 0, 0
-    hits, began = list[tuple[str, str]](), time.monotonic()
+    tally, ran, began = Tally(), dict[str, None](), time.monotonic()
+    named = (*trial.denied, *trial.secret)
+    distinct = set[str]()
     for start in range(0, count, BATCH):
-        trial.lay_out()
-        lines = [make_line(draw, trial.denied, known) for _ in range(min(BATCH, count - start))]
+        trial.lay_out(secrets=True)
+        lines = [make_line(draw, named, known) for _ in range(min(BATCH, count - start))]
         lines = [line for line in lines if "\0" not in line]
-        allowed = [line for line in lines if trial.allowed(line)]
-        allowed_in_all += len(allowed)
-        distinct.update(allowed)
-        found = trial.opened(allowed)
-        hits += found
-        for line, shell in found:
-            print(f"opened by {shell}: {line!r}", file=sys.stderr, flush=True)
-        trial.lay_out()
-        for line, words in (otherwise := unread(trial, allowed)):
-            print(f"read otherwise than bash does: {line!r}, which ran {words!r}", file=sys.stderr, flush=True)
-        read_otherwise += len(otherwise)
-        refused = [line for line in lines if line not in distinct]
+        default = [line for line in lines if trial.allowed(line, trial.by_default)]
+        denying = [line for line in default if trial.allowed(line)]
+        tally.allowed += len(denying)
+        tally.default_allowed += len(default)
+        distinct.update(denying)
+        new = [line for line in dict.fromkeys((*denying, *default)) if line not in ran]
+        ran |= dict.fromkeys(new)
+        _run(trial, tally, new, set(denying), set(default))
+        refused = [line for line in lines if line not in ran]
         sample = choice.sample(refused, min(REFUSED_RUN, len(refused)))
-        refused_run += len(sample)
-        refused_opened += len({line for line, _ in trial.opened(sample, own=True)})
+        for line in (less := [line for line in sample if trial.allowed(line)]):
+            _say(f"asked about, and with more rules not: {line!r}")
+        tally.more_rules_less_asked += len(less)
+        tally.refused_run += len(sample)
+        opened = (hit.line for hit in trial.opened(sample, own=True).hits if hit.files & trial.denied_files)
+        tally.refused_opened += len(set(opened))
         if told:
             seconds = time.monotonic() - began
             print(
-                f"{start + len(lines)} lines, {allowed_in_all} allowed, {len(hits)} denied opens, {seconds:.0f} s",
+                f"{start + len(lines)} lines, {len(ran)} run, {tally.denied_opens} denied opens, "
+                f"{tally.secret_opens} of secrets, {tally.read_otherwise} read otherwise, {seconds:.0f} s",
                 flush=True,
             )
     return {
-        "lines": count, "asked": count - allowed_in_all, "allowed": allowed_in_all, "allowed_distinct": len(distinct),
-        "denied_opens": len(hits), "read_otherwise": read_otherwise, "refused_run": refused_run,
-        "refused_opened": refused_opened,
+        "lines": count, "asked": count - tally.allowed, "default_asked": count - tally.default_allowed,
+        "allowed_distinct": len(distinct), "distinct_run": len(ran), **asdict(tally),
+        "missing": dict(tally.missing.most_common()),
     }  # fmt: skip
+
+
+def _run(trial: Trial, tally: Tally, lines: list[str], denying: set[str], default: set[str]) -> None:
+    """Run what was allowed, by the rules that deny or by the default ones, and say at once what is wrong."""
+    runs = trial.opened(lines)
+    for line, shell, files in runs.hits:
+        denied = files & trial.denied_files if line in denying else frozenset()
+        secret = files & trial.secret_files if line in default else frozenset()
+        tally.denied_opens += bool(denied)
+        tally.secret_opens += bool(secret)
+        for kind, found in (("denied", denied), ("secret", secret)):
+            if found:
+                names = ", ".join(os.path.relpath(path, trial.top) for path in sorted(found))
+                _say(f"{kind}, opened by {shell}: {line!r} ({names})")
+    for line, shell in runs.timed_out:
+        _say(f"had to be ended in {shell}: {line!r}")
+    tally.timed_out += len({line for line, _ in runs.timed_out})
+    ended = {line for line, shell in runs.not_found if shell == "bash"}  # a dash has no `[[`
+    tally.not_found += len(ended)
+    tally.missing.update(name for line in ended for name in missing_programs(line, trial.env["PATH"]))
+    trial.lay_out()
+    otherwise, others = unread(trial, lines)
+    for line, words in otherwise:
+        _say(f"read otherwise than it was run: {line!r}, of which ran {words!r}")
+    tally.read_otherwise += len(otherwise)
+    tally.not_compared += others
+
+
+def missing_programs(line: str, path: str) -> set[str]:
+    """The plain names in a line that stand where a command's does and that no shell and no directory of `path` has."""
+    names = {command.words[0].text for command in unwrap(read_script(line)) if command.words}
+    plain = {name for name in names if name and re.fullmatch(r"[\w.+-]+", name)}
+    return {name for name in plain - _builtins() if shutil.which(name, path=path) is None}
+
+
+@cache
+def _builtins() -> set[str]:
+    return set(subprocess.run(["bash", "-c", "compgen -bk"], check=True, capture_output=True, text=True).stdout.split())
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -130,16 +212,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     top = Path(tempfile.mkdtemp(prefix="etude-permissions-", dir="/var/tmp"))
+    trial = Trial(top)
     try:
-        trial = Trial(top)
         os.environ |= {"XDG_CACHE_HOME": str(default_cache_dir().parent), "HOME": str(trial.home)}
         result = play(trial, options.lines, options.seed)
-        trial.lay_out()
+        trial.lay_out(secrets=False)
         result["everyday"] = shares(trial)
     finally:
-        shutil.rmtree(top, ignore_errors=True)
+        trial.remove()
+    if result["missing"]:
+        _say(f"not installed here, so that these lines show nothing: {', '.join(result['missing'])}")
     print(json.dumps(result))
-    sys.exit(1 if result["denied_opens"] or result["read_otherwise"] else 0)
+    sys.exit(any(result[fault] for fault in FAULTS))
 
 
 if __name__ == "__main__":

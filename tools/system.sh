@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the programs that sandboxes need (bubblewrap, a C compiler) where that is allowed; otherwise says what to run.
-# What only images and their tests use is installed along with them, and not asked for where we may not install.
+# What only images and tests use is installed along with them, and not asked for where we may not install.
 set -eu
 
 missing=""
@@ -10,6 +10,7 @@ wanted=""
 command -v mkfs.erofs >/dev/null 2>&1 || wanted="$wanted erofs-utils"
 command -v mmdebstrap >/dev/null 2>&1 || wanted="$wanted mmdebstrap"
 command -v busybox >/dev/null 2>&1 || wanted="$wanted busybox-static"
+command -v strace >/dev/null 2>&1 || wanted="$wanted strace"
 [ -z "$missing$wanted" ] && exit 0
 
 if command -v apt-get >/dev/null 2>&1; then

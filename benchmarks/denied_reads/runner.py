@@ -1,22 +1,24 @@
 """Runs lines in shells and says which of them opened what is watched. Alone in a sandbox, without Etude.
 
-    python runner.py PLAN    # {"lines": […], "watched": […], "directory": …, "home": …}
+    python runner.py PLAN    # {"lines": […], "watched": […], "directory": …}
 
-The kernel says who opened (inotify), by inode: another name, a link or a mount make no difference. After every line
-the events are taken, so that an open belongs to the line, or to one before it that left something running.
+The kernel says who opened (inotify), by inode: another name, a link or a mount make no difference. The events are taken
+when all that a line started has ended (`leash`), so that an open belongs to the line. Lines that had to be ended, and
+those that ended in "command not found" (127), are told too: they show less than the others.
 """
 
 import contextlib
 import ctypes
 import json
 import os
-import signal
 import struct
-import subprocess
 import sys
 
+import leash
+
 IN_OPEN, IN_NONBLOCK, IN_CLOEXEC = 0x20, os.O_NONBLOCK, os.O_CLOEXEC
-LINE_S = 2.0
+SHELLS = ("dash", "bash")
+NOT_FOUND = 127
 
 
 def main() -> None:
@@ -24,48 +26,52 @@ def main() -> None:
         plan = json.load(file)
     library = ctypes.CDLL(None, use_errno=True)
     events = library.inotify_init1(IN_NONBLOCK | IN_CLOEXEC)
-    names = {}
-    for path in plan["watched"]:
-        watch = library.inotify_add_watch(events, os.fsencode(path), IN_OPEN)
-        if watch < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
-        names[watch] = path
+    watches = Watches(library, events, plan["watched"])
     os.chdir(plan["directory"])
-    opened(events)
     os.close(os.open(plan["watched"][0], os.O_RDONLY))
-    assert plan["watched"][0] in {names[watch] for watch in opened(events)}  # that an open is seen at all
-    hits = []
+    assert plan["watched"][0] in watches.opened()  # that an open is seen at all
+    bell = leash.adopt()
+    hits, timed_out, not_found = [], [], []
     for number, line in enumerate(plan["lines"]):
-        for shell in ("dash", "bash"):
-            run(shell, line)
-            if watches := opened(events):
-                hits.append((number, shell, sorted(names[watch] for watch in watches)))
-    print("\n" + json.dumps({"hits": hits, "ran": len(plan["lines"])}))
+        for shell in SHELLS:
+            watches.renew()
+            status, ended = leash.run(bell, [shell, "-c", line])
+            if opened := watches.opened():
+                hits.append((number, shell, sorted(opened)))
+            if not ended:
+                timed_out.append((number, shell))
+            if status == NOT_FOUND:
+                not_found.append((number, shell))
+    print("\n" + json.dumps({"hits": hits, "timed_out": timed_out, "not_found": not_found}))
 
 
-def run(shell: str, line: str) -> None:
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    try:
-        process = subprocess.Popen([shell, "-c", line], start_new_session=True, **quiet)
-    except (ValueError, OSError):
-        return
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(LINE_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+class Watches:
+    """Files that are watched, by path: a line may put another file in the place of one."""
 
+    def __init__(self, library: ctypes.CDLL, events: int, paths: list[str]) -> None:
+        self._library, self._events, self._paths = library, events, paths
+        self._names: dict[int, str] = {}
+        self.renew()
+        if missing := set(paths) - set(self._names.values()):
+            raise OSError(f"these cannot be watched: {', '.join(sorted(missing))}")
 
-def opened(events: int) -> set[int]:
-    """The watches of the files that were opened since the last call."""
-    found, at = set(), 0
-    with contextlib.suppress(BlockingIOError):
-        told = os.read(events, 1 << 16)
-        while at < len(told):
-            watch, _, _, length = struct.unpack_from("iIII", told, at)
-            found.add(watch)
-            at += 16 + length
-    return found
+    def renew(self) -> None:
+        for path in self._paths:
+            if (watch := self._library.inotify_add_watch(self._events, os.fsencode(path), IN_OPEN)) >= 0:
+                self._names[watch] = path
+
+    def opened(self) -> set[str]:
+        """What was opened since the last call."""
+        found = set()
+        with contextlib.suppress(BlockingIOError):
+            while told := os.read(self._events, 1 << 16):
+                at = 0
+                while at < len(told):
+                    watch, mask, _, length = struct.unpack_from("iIII", told, at)
+                    if mask & IN_OPEN:
+                        found.add(self._names[watch])
+                    at += 16 + length
+        return found
 
 
 main()

@@ -1,7 +1,9 @@
-"""A home, a workspace with denied files in and around it, a judge over both, and a sandbox that hides nothing of them.
+"""A home, a workspace with denied files and secrets in and around it, judges over both, and sandboxes hiding nothing.
 
-Owns `Trial`: `judge` decides by the rules alone, `opened` runs what was allowed in bash and dash and says which lines
-opened a denied file. The sandbox is the product's own but for its list of hidden files, which is empty here.
+Owns `Trial`: `judge` decides by rules that deny some files, `by_default` by the built-in rules alone, which ask about
+secrets by their names. `opened` runs lines in bash and dash and says which of them opened what is watched, in the
+product's own sandbox but for its list of hidden files, which is empty here. `traced` says which commands a line ran.
+The product's sandbox lets nobody trace as strace does, so that is a plain one.
 """
 
 from __future__ import annotations
@@ -9,23 +11,61 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from etude.environments.base import WORKSPACE
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
 
-RUNNER, TRACER = (Path(__file__).with_name(name) for name in ("runner.py", "tracer.py"))
+RUNNER, TRACER, LEASH = (Path(__file__).with_name(name) for name in ("runner.py", "tracer.py", "leash.py"))
 SHARED = ("/etc/shadow",)
 """What is watched and is the machine's own."""
-Hit = tuple[int, str, list[str]]
-"""A line's number, the shell, and the files that were opened."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+START_UP = ("/etc/bash.bashrc", "/etc/profile")
+SECRETS = (
+    "project/.env", "project/certs/server.pem", "project/docs/id_rsa", "project/docs/id_rsa.old",
+    "project/conf/.env.local",
+)  # fmt: skip
+"""What the built-in rules ask about by name: that git ignores, tracks, tracks and finds changed, and does not know."""
+
+
+class Hit(NamedTuple):
+    """A line, the shell it ran in, and what of the watched was opened."""
+
+    line: str
+    shell: str
+    files: frozenset[str]
+
+
+@dataclass
+class Runs:
+    """What became of lines that were run, each in both shells."""
+
+    hits: list[Hit] = field(default_factory=list)
+    timed_out: list[tuple[str, str]] = field(default_factory=list)
+    """What had to be ended, and may have opened more."""
+    not_found: list[tuple[str, str]] = field(default_factory=list)
+    """What ended in 127: a command that is missing here opens nothing."""
+
+    def opens(self, files: Collection[str]) -> set[tuple[str, str, str]]:
+        """Of these files, each with the line and the shell."""
+        return {(hit.line, hit.shell, file) for hit in self.hits for file in hit.files.intersection(files)}
+
+
+class Traced(NamedTuple):
+    """What ran of a line: bash's own account, the programs (who started it, its path, its words), and how many of them
+    could not be read."""
+
+    told: str
+    started: list[tuple[str, str, list[str]]]
+    unread: int
 
 
 class Trial:
@@ -33,6 +73,8 @@ class Trial:
 
     def __init__(self, top: Path) -> None:
         self.top, self.home, self.project = top, top / "home", top / "project"
+        self._scripts = top.with_name(f"{top.name}-scripts")
+        self._secrets = False
         self.env = {"HOME": str(self.home), "PATH": PATH, "LANG": "C.UTF-8", "TMPDIR": "/tmp"}
         self.rules = PermissionConfig(
             deny=(
@@ -41,6 +83,7 @@ class Trial:
             )
         )  # fmt: skip
         self.judge = Judge(self.rules, WorkspacePaths(self.project), env=self.env)
+        self.by_default = Judge(PermissionConfig(), WorkspacePaths(self.project), env=self.env)
         self.denied = tuple(
             (str(path), *([os.path.relpath(path, self.project)]), *ways)
             for path, ways in (
@@ -55,11 +98,22 @@ class Trial:
                 (top / "vault" / "token", ("../vault/token", "../vault")),
             )
         )
+        self.secret = tuple(
+            (str(top / name), *([os.path.relpath(top / name, self.project)]), *ways)
+            for name, ways in zip(
+                SECRETS[1:],
+                (("certs/*.pem", "certs", "./certs/server.pem"), ("docs/id_rsa", "docs/id*", "docs"),
+                 ("docs/*.old", "docs/id_rsa.old"), ("conf/.env*", "conf", "conf/.env.local")),
+                strict=True,
+            )
+        )  # fmt: skip
 
-    def lay_out(self) -> None:
-        """The files afresh: lines may have changed them."""
+    def lay_out(self, secrets: bool | None = None) -> None:
+        """The files afresh: lines may have changed them. With `secrets` what the built-in rules ask about lies in more
+        places than `.env`; if nothing is said, as before."""
+        self._secrets = self._secrets if secrets is None else secrets
         shutil.rmtree(self.top, ignore_errors=True)
-        for name, text in self._files().items():
+        for name, text in {**self._files(), **(self._more_secrets() if self._secrets else {})}.items():
             (self.top / name).parent.mkdir(parents=True, exist_ok=True)
             (self.top / name).write_bytes(text)
         project = self.project
@@ -74,9 +128,20 @@ class Trial:
             (project / name).symlink_to(target)
         os.link(project / ".env", project / "hard")
         os.link(project / "infra" / "secrets" / "key", project / "hard-key")
+        if self._secrets:
+            os.link(project / "certs" / "server.pem", project / "docs" / "chain.txt")
+            os.link(project / "docs" / "id_rsa.old", project / "infra" / "notes.txt")
+            (project / "conf" / "settings").symlink_to(".env.local")
         for command in (["init", "-qb", "main"], ["add", "-A"], ["commit", "-qm", "first"]):
             git = ["git", "-C", str(project), "-c", "user.name=a", "-c", "user.email=a@b", *command]
             subprocess.run(git, check=True, env=self.env)
+        for name in ("certs/server.pem", "conf/.env.local") if self._secrets else ():
+            with (project / name).open("ab") as file:
+                file.write(b"changed\n")
+
+    def remove(self) -> None:
+        for path in (self.top, self._scripts):
+            shutil.rmtree(path, ignore_errors=True)
 
     def _files(self) -> dict[str, bytes]:
         code, text = b"import os\n\n\ndef parse_line(text):\n    return text\n", b"a b\n"
@@ -99,65 +164,104 @@ class Trial:
         files = {f"project/{name}": content for name, content in project.items()}
         return {**files, "home/.codex/auth.json": b"secret\n", "home/.profile": b"\n", "vault/token": b"secret\n"}
 
+    def _more_secrets(self) -> dict[str, bytes]:
+        ignored = {"project/.gitignore": b".env\nown\n*.old\nnotes.txt\n"}
+        return {**dict.fromkeys(SECRETS, b"KEY=secret\n"), **ignored}
+
     @property
-    def watched(self) -> list[str]:
+    def denied_files(self) -> frozenset[str]:
         """The denied files and the directories that hold nothing else, those that this user can read."""
         names = ("home/.codex", "home/.codex/auth.json", "project/.env", "project/infra/secrets",
                  "project/infra/secrets/key", "project/docs/own", "vault", "vault/token")  # fmt: skip
         paths = [*(self.top / name for name in names), *map(Path, SHARED)]
-        return [str(path) for path in paths if os.access(path, os.R_OK)]
+        return frozenset(str(path) for path in paths if os.access(path, os.R_OK))
 
-    def allowed(self, line: str) -> bool:
-        return self.judge.judge("run_terminal_cmd", {"command": line}).verdict == "allow"
+    @property
+    def secret_files(self) -> frozenset[str]:
+        return frozenset(str(self.top / name) for name in (SECRETS if self._secrets else SECRETS[:1]))
 
-    def opened(self, lines: Sequence[str], own: bool = False) -> list[tuple[str, str]]:
-        """The lines, and the shell, that opened what is denied.
+    def allowed(self, line: str, judge: Judge | None = None) -> bool:
+        """Unasked; by the rules that deny, if no others are given."""
+        return (judge or self.judge).judge("run_terminal_cmd", {"command": line}).verdict == "allow"
 
-        Other programs of the machine open files too: someone may search all there is. So where something was opened,
-        everything is laid out afresh and all lines are run again, twice: what was opened each time counts. With `own`
-        the machine's files are hidden from the lines, and all that was opened counts: for lines which are known to open
-        such, and would disturb another trial that watches the same.
+    def opened(self, lines: Sequence[str], own: bool = False) -> Runs:
+        """Run all, and say which opened what is denied or secret.
+
+        Nobody else opens the trial's own files, so that one open is enough. Others list its directories and open the
+        machine's files: someone may search all there is. So where one of these was opened, everything is laid out
+        afresh and all lines are run again, twice: what was opened each time counts. With `own` the machine's files are
+        hidden from the lines: for lines which are known to open such, and would disturb another trial that watches the
+        same.
         """
-        hits = self._hits(lines, own)
-        for _ in range(2 if hits and not own else 0):
+        runs = self._runs(lines, own)
+        doubtful = {path for path in (*SHARED, *self.denied_files) if path in SHARED or os.path.isdir(path)}
+        seen = runs.opens(doubtful)
+        for _ in range(2 if seen and not own else 0):
             self.lay_out()
-            again = {(number, shell) for number, shell, _ in self._hits(lines, own)}
-            hits = [hit for hit in hits if hit[:2] in again]
-        return [(lines[number], shell) for number, shell, _ in hits]
-
-    def traced(self, lines: Sequence[str]) -> list[str]:
-        """What bash tells of each line with `set -x`."""
-        return self._said(TRACER, {"lines": lines, "directory": WORKSPACE}, ())
-
-    def _hits(self, lines: Sequence[str], own: bool) -> list[Hit]:
-        hidden = SHARED if own else ()
-        watched = [path for path in self.watched if path not in hidden]
-        plan = {"lines": lines, "watched": watched, "directory": WORKSPACE}
-        return [(number, shell, files) for number, shell, files in self._said(RUNNER, plan, hidden)]
-
-    def _said(self, script: Path, plan: dict[str, Any], hidden: tuple[str, ...]) -> list[Any]:
-        """What a script prints of a plan, in a sandbox of the product's."""
-        file, copy = (self.top.with_name(f"{self.top.name}-{name}") for name in ("plan.json", script.name))
-        file.write_text(json.dumps(plan))
-        shutil.copy(script, copy)  # the sandbox has a /tmp of its own, where this may lie, and its environment too
-        try:
-            return asyncio.run(
-                self._run(f"{os.path.realpath(sys.executable)} {copy} {file}", len(plan["lines"]), hidden)
+            seen &= self._runs(lines, own).opens(doubtful)
+        sure = (
+            hit._replace(
+                files=frozenset(each for each in hit.files if each not in doubtful or (*hit[:2], each) in seen)
             )
-        finally:
-            file.unlink()
-            copy.unlink()
+            for hit in runs.hits
+        )
+        return Runs([hit for hit in sure if hit.files], runs.timed_out, runs.not_found)
 
-    async def _run(self, command: str, lines: int, hidden: tuple[str, ...]) -> list[Any]:
+    def traced(self, lines: Sequence[str]) -> list[Traced]:
+        """What bash runs of each line, and all that it starts."""
+        command = [*self._plain_sandbox(), *self._script(TRACER, {"lines": lines, "directory": WORKSPACE})]
+        done = subprocess.run(command, env=self.env, capture_output=True, timeout=300 + 30 * len(lines))
+        if done.returncode:
+            raise RuntimeError(done.stderr.decode(errors="replace")[-2000:])
+        return [
+            Traced(each["told"], [(by, path, words) for by, path, words in each["started"]], each["unread"])
+            for each in _said(done.stdout)["traced"]
+        ]
+
+    def _plain_sandbox(self) -> list[str]:
+        """Everything to be read, the trial and /tmp to be written."""
+        command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+        for name in sorted(set(os.listdir("/")) - {"proc", "dev", "tmp", "run", WORKSPACE.strip("/")}):
+            path = f"/{name}"
+            link = os.path.islink(path)
+            command += ["--symlink", os.readlink(path), path] if link else ["--ro-bind", path, path]
+        command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"]
+        for start_up in filter(os.path.exists, START_UP):  # what these run is no line's
+            command += ["--ro-bind", "/dev/null", start_up]
+        top, project = str(self.top), str(self.project)
+        return [*command, "--bind", top, top, "--bind", project, WORKSPACE, "--chdir", WORKSPACE, "--"]
+
+    def _runs(self, lines: Sequence[str], own: bool) -> Runs:
+        hidden = SHARED if own else ()
+        watched = sorted((self.denied_files | self.secret_files).difference(hidden))
+        plan = {"lines": lines, "watched": watched, "directory": WORKSPACE}
+        said = asyncio.run(self._run(self._script(RUNNER, plan), len(lines), hidden))
+        hits = [Hit(lines[number], shell, frozenset(files)) for number, shell, files in said["hits"]]
+        ended = ([(lines[number], shell) for number, shell in said[name]] for name in ("timed_out", "not_found"))
+        return Runs(hits, *ended)
+
+    def _script(self, script: Path, plan: dict[str, Any]) -> list[str]:
+        """The command that runs a script with a plan, both where any sandbox sees them and no line does: sandboxes have
+        a /tmp of their own, where Etude may lie, and its environment too."""
+        place = self._scripts
+        place.mkdir(exist_ok=True)
+        for each in (script, LEASH):
+            shutil.copy(each, place)
+        (place / "plan.json").write_text(json.dumps(plan))
+        return [os.path.realpath(sys.executable), str(place / script.name), str(place / "plan.json")]
+
+    async def _run(self, command: Sequence[str], lines: int, hidden: tuple[str, ...]) -> dict[str, Any]:
         config = WorkspaceConfig(hidden=hidden, shown=("~",), protected=(), env=self.env)
         workspace = await open_workspace(self.project, config)
         try:
-            done = await workspace.exec(command, timeout_s=120 + 4.5 * lines, max_output_bytes=16_000_000)
+            done = await workspace.exec(shlex.join(command), timeout_s=300 + 30 * lines, max_output_bytes=16_000_000)
         finally:
             await workspace.destroy()
         if done.exit_code:
             raise RuntimeError(done.output.decode(errors="replace")[-2000:])
-        # not the last line: what the lines left running may print after it
-        return json.loads(next(line for line in reversed(done.output.splitlines()) if line.startswith(b'{"hits"')))[
-            "hits"
-        ]
+        return _said(done.output)
+
+
+def _said(output: bytes) -> dict[str, Any]:
+    """What a script printed last."""
+    return json.loads(next(line for line in reversed(output.splitlines()) if line.startswith(b"{")))

@@ -40,8 +40,8 @@ def read(root: Path, path: str, most_bytes: int, *, alone: bool = False) -> byte
 def copy(root: Path, path: str, target: Path, most_bytes: int) -> None:
     """A regular file of `root`, with its mode and times, to where there is none. What it grows by is not copied."""
     with _regular(root, path, most_bytes) as (file, found), target.open("xb") as written:
-        for _ in range(0, found.st_size, _PIECE):
-            written.write(file.read(_PIECE))
+        for at in range(0, found.st_size, _PIECE):
+            written.write(file.read(min(_PIECE, found.st_size - at)))
         written.flush()
         os.fchmod(written.fileno(), stat.S_IMODE(found.st_mode) & 0o777)
         os.utime(written.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))

@@ -4,9 +4,11 @@ import asyncio
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -55,8 +57,33 @@ def test_states_at_random_have_a_verdict_and_touch_nothing_outside():
     assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["failures"] == [] and said["scored"] == 30 and said["forked"] == 10
-    assert not said["outside_touched"] and not said["outside_read"] and said["left_over"] == []
+    assert (
+        not said["outside_touched"]
+        and not said["strays"]
+        and not said["unearned"]
+        and not said["outside_read"]
+        and said["left_over"] == []
+    )
     assert said["max_rss_mb"] <= said["budget_mb"] < 1000
+
+
+def test_a_state_that_passes_without_the_answer_is_told(run, monkeypatch):
+    states = [(["drawn"], f"{hostile.ANSWER}; true"), (["forged"], "printf '42\\n' > answer"), (["none"], "true")]
+    monkeypatch.setattr(hostile, "state_of", states.__getitem__)
+    tally = run(lambda backend: hostile.many(range(3), backend, 1, forks=3))
+    assert tally.passed == 2 and tally.unearned == ["1 ['forged']"] and "unearned" in hostile.FAULTS
+
+
+def test_what_a_state_made_outside_is_found():
+    """Every state has a file of this name; also where it was to be emptied, or forked."""
+    assert f"echo > {hostile.MARK}" in hostile.state_of(3)[1] and "strays" in hostile.FAULTS
+    assert hostile.strays() == []
+    place = Path(tempfile.mkdtemp(prefix="etude-stray-", dir="/var/tmp"))
+    try:
+        (place / hostile.MARK).touch()
+        assert hostile.strays() == [str(place / hostile.MARK)]
+    finally:
+        shutil.rmtree(place)
 
 
 def test_the_largest_states_are_judged_within_the_budget():

@@ -18,6 +18,8 @@ from planted_cases import ANOTHER_AGENT, CASES, Case, Project
 from proofs import one_of_each
 
 from etude.environments.base import Sandbox
+from etude.environments.local.named import ReferencedPaths
+from etude.environments.local.planted import rules
 from etude.environments.local.workspace import ConfinedWorkspace
 from etude.harness.permissions.store import load_permissions
 
@@ -136,6 +138,13 @@ CHOSEN = one_of_each(0.4, CASES, lambda case: (case.way, case.project))
 @pytest.mark.parametrize("case", CHOSEN, ids=lambda case: case.name)
 def test_what_is_planted_is_obeyed_from_outside_and_never_from_inside(case: Case, outer: Path) -> None:
     is_obeyed_only_from_outside(case, outer)
+
+
+def test_no_name_leaves_the_list_unseen() -> None:
+    """What the guest is told, as it was checked in: most names have no case of their own. Who adds one to the list, or
+    takes one away, does so here too."""
+    told = rules((), (), ReferencedPaths()).decode().splitlines()
+    assert told == Path(__file__).with_name("planted.txt").read_text().splitlines()
 
 
 def test_what_another_agent_starts_is_not_planted(outer: Path, monkeypatch: pytest.MonkeyPatch) -> None:

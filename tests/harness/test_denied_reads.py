@@ -11,6 +11,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,8 @@ from denied_reads.words import unread
 
 from etude.environments.build import default_cache_dir
 from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
-from etude.harness.permissions.shell import read_script
+from etude.harness.permissions.shell import SimpleCommand, read_script
+from etude.harness.permissions.unwrap import unwrap
 
 LINES = int(os.environ.get("ETUDE_SHELL_LINES", "300"))
 SEED = int(os.environ.get("ETUDE_SHELL_SEED", "11"))
@@ -161,12 +164,13 @@ REFUSED = (
 
 
 @pytest.fixture
-def trial(outer: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
+def trial(outer: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trial]:
     trial = Trial(outer / "trial")
     monkeypatch.setenv("XDG_CACHE_HOME", str(default_cache_dir().parent))
     monkeypatch.setenv("HOME", str(trial.home))
     trial.lay_out()
-    return trial
+    yield trial
+    trial.remove()
 
 
 def verdict(judge: Judge, line: str) -> str:
@@ -237,40 +241,107 @@ def test_what_ripgrep_passes_over_is_no_reason_to_ask(trial: Trial) -> None:
 
 def test_shells_open_nothing_that_is_denied(trial: Trial) -> None:
     found = permissions.play(trial, LINES, SEED, told=False)
-    assert found["denied_opens"] == found["read_otherwise"] == 0 and found["lines"] == LINES
-    assert found["allowed"] >= found["allowed_distinct"] > LINES / 50  # and not by asking about everything
+    # what the built-in rules ask about by name is the benchmark's alone: its `secret_opens` are not yet 0
+    faults = [fault for fault in permissions.FAULTS if fault != "secret_opens"]
+    assert {fault: found[fault] for fault in faults} == dict.fromkeys(faults, 0)
+    assert found["lines"] == LINES and found["default_allowed"] > found["allowed"] >= found["allowed_distinct"]
+    assert found["allowed_distinct"] > LINES / 50  # and not by asking about everything
     assert found["refused_run"] > found["refused_opened"] > found["refused_run"] / 20, "the lines try"
 
 
+OPENING = (
+    "cat .en*", "cat hard", "ls infra/secrets", "grep -r secret .", "(sleep 0.1; cat .env) &",
+    "setsid sh -c 'sleep 0.3; cat .env' &", "trap 'sleep 0.1; cat .env &' EXIT", "cat certs/server.pem",
+    "cat docs/chain.txt", "cat conf/settings", "git diff --no-index README.md docs/id_rsa", "cat < ~/.codex/*",
+)  # fmt: skip
+
+
 def test_the_trial_sees_what_a_shell_opens(trial: Trial) -> None:
-    """It could find something: these are run although they are refused."""
-    lines = [
-        "cat .en*",
-        "cat README.md",
-        "cat hard",
-        "ls infra/secrets",
-        "grep -r secret .",
-        "ls infra",
-        "cat < ~/.codex/*",
-    ]
-    found = trial.opened(lines)
-    assert {line for line, _ in found} == {
-        "cat .en*",
-        "cat hard",
-        "ls infra/secrets",
-        "grep -r secret .",
-        "cat < ~/.codex/*",
+    """It could find something: these are run although they are refused. What is left running belongs to its line."""
+    trial.lay_out(secrets=True)
+    runs = trial.opened([*OPENING, "cat README.md", "ls infra", "grep a docs/guide.md"])
+    assert {(hit.line, hit.shell) for hit in runs.hits} == {
+        (line, shell) for line in OPENING for shell in ("dash", "bash") if (line, shell) != (OPENING[-1], "dash")
     }
-    assert ("cat .en*", "dash") in found and ("cat .en*", "bash") in found and ("cat < ~/.codex/*", "dash") not in found
+    assert runs.timed_out == runs.not_found == []
+    [files] = {hit.files for hit in runs.hits if hit.line == "cat docs/chain.txt"}
+    assert files == {str(trial.project / "certs" / "server.pem")} and files <= trial.secret_files - trial.denied_files
 
 
-def test_the_trial_sees_what_a_shell_runs_and_the_judge_has_not_read(
-    trial: Trial, monkeypatch: pytest.MonkeyPatch
+def test_a_line_that_does_not_end_or_is_not_found_is_told(trial: Trial) -> None:
+    endless, missing = "while :; do cat README.md; done", "cat README.md; no-such-program a"
+    runs = trial.opened([endless, missing, "cat README.md"])
+    assert runs.timed_out == [(endless, "dash"), (endless, "bash")]
+    assert runs.not_found == [(missing, "dash"), (missing, "bash")]
+    assert permissions.missing_programs(missing, trial.env["PATH"]) == {"no-such-program"}
+
+
+@pytest.mark.parametrize("only", [True, False])
+def test_an_open_is_counted_for_the_rules_that_allowed_its_line(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, only: bool
 ) -> None:
+    """The same lines, allowed by the built-in rules alone, and by those that deny as well."""
+    lines = ["cat .env", "cat docs/own", "cat certs/server.pem", "cat README.md"]
+    monkeypatch.setattr(permissions, "make_line", lambda draw, *_: lines[draw.randrange(4)])
+    allowed = Trial.allowed
+
+    def lax(self: Trial, line: str, judge: Judge | None = None) -> bool:
+        return line in lines if judge or not only else allowed(self, line)
+
+    monkeypatch.setattr(Trial, "allowed", lax)
+    found = permissions.play(trial, 40, 1, told=False)
+    assert (found["denied_opens"], found["secret_opens"]) == (0 if only else 4, 4)
+    assert found["default_allowed"] == 40 and found["distinct_run"] == 4
+
+
+NESTED = (
+    "bash -c 'cat README.md .env'", "sh -c 'cat README.md .env'", "env bash -c 'cat README.md .env'",
+    "echo README.md .env | xargs cat", "find . -maxdepth 1 -name .env -exec cat {} +", "eval 'cat README.md .env'",
+    "time find . -name x -exec cat .env ;", "time env X=1 cat .env", "time timeout 5 cat .env",
+    "env nice timeout 5 cat .env", "bash -c 'cd src; printf \"%s\\n\" \"a b\"'", "trap 'cat .env' EXIT",
+)  # fmt: skip
+"""What runs below another command."""
+PLAIN = (
+    "cat README.md .env",
+    "cat $'README.md' .env",
+    "cat 'a\nb' .env",
+    "find . -name time .env",
+    "exec -a x cat .env",
+)
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="no strace")
+def test_the_trial_sees_what_runs_and_the_judge_has_not_read(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     everyday = [line for line in permissions.everyday() if trial.allowed(line)]
-    assert unread(trial, everyday) == []
-    monkeypatch.setattr("denied_reads.words.read_script", lambda line: read_script(line.replace(" .env", "")))
-    assert unread(trial, ["cat README.md .env", "cat README.md"]) == [("cat README.md .env", "cat\0README.md\0.env\0")]
+    assert unread(trial, [*everyday, *NESTED, *PLAIN]) == ([], 0)
+
+    def lines(of: Sequence[str]) -> set[str]:
+        return {line for line, _ in unread(trial, of)[0]}
+
+    for gone in (list, lambda _: []):  # nothing is taken apart; nothing is told of what is
+        monkeypatch.setattr("denied_reads.words.unwrap", gone)
+        assert lines([*NESTED, *PLAIN[:-1]]) == set(NESTED)
+    monkeypatch.setattr("denied_reads.words.unwrap", unwrap)
+
+    def short(line: str) -> list[SimpleCommand]:
+        """A reader that loses the last word of each `cat` and `find`."""
+        return [
+            replace(each, words=each.words[:-1]) if each.words and each.words[0].text in ("cat", "find") else each
+            for each in read_script(line)
+        ]
+
+    for reader in ("denied_reads.words.read_script", "etude.harness.permissions.unwrap.read_script"):
+        monkeypatch.setattr(reader, short)
+    assert lines(["cat README.md", *PLAIN[:-1]]) == {"cat README.md", *PLAIN[:-1]}
+    texts = {"bash -c 'cat README.md .env'", "eval 'cat README.md .env'", "trap 'cat .env' EXIT"}
+    assert lines(NESTED) >= texts
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="no strace")
+def test_what_a_program_starts_of_its_own_accord_is_counted_and_what_that_starts_is_seen(trial: Trial) -> None:
+    """git starts a shell, and the shell a command."""
+    alias = "git -c alias.x='!cat README.md .env' x"
+    assert unread(trial, [alias]) == ([(alias, "cat\0README.md\0.env\0")], 1)
 
 
 def test_everyday_commands_are_not_asked_about(trial: Trial) -> None:
@@ -432,7 +503,7 @@ def test_a_link_to_what_is_above_leads_by_way_of_workspace_to_the_top(trial: Tri
         "cd link-out && cat etc/shadow",
     ):
         assert verdict(trial.judge, line) == "deny", line
-        assert trial.opened([line]) != [] or not os.access("/etc/shadow", os.R_OK), line
+        assert trial.opened([line]).hits != [] or not os.access("/etc/shadow", os.R_OK), line
     assert verdict(trial.judge, "cat link-out/vault/token") == "deny", "by the workspace's own path"
     assert verdict(trial.judge, "cat link-out/etc/passwd") == "ask"
     (trial.project / "empty").mkdir()

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,36 @@ def test_always_holds_from_then_on_and_nobody_to_ask_is_a_no() -> None:
 
     asyncio.run(scenario())
     assert len(user.heard) == 1
+
+
+def test_a_yes_of_a_turn_that_was_cancelled_answers_no_later_question() -> None:
+    """The same call is asked about in both turns, and in the first it was never made."""
+    user = User(Answer(True), Answer(False))
+    gate = Gate(Judge(RULES), user)
+
+    async def scenario() -> bool:
+        await gate.review([call("make deploy")])
+        await gate.review([call("make deploy")])
+        return await permitted(gate, "make deploy")
+
+    assert not asyncio.run(scenario()) and len(user.heard) == 2
+
+
+def test_a_no_adds_no_rules_and_a_yes_for_this_session_is_not_written(tmp_path: Path) -> None:
+    rules, file = ("run(make *)",), tmp_path / "permissions.toml"
+    answers = (Answer(False, rules, lasting=True), Answer(True, rules), Answer(True, ("run(cargo *)",), lasting=True))
+    user = User(*answers)
+    gate = Gate(Judge(RULES), user, partial(remember, tmp_path, file=file))
+
+    async def scenario() -> None:
+        assert not await permitted(gate, "make a") and not file.exists()
+        assert await permitted(gate, "make b") and len(user.heard) == 2, "the no has allowed nothing"
+        assert await permitted(gate, "make c") and len(user.heard) == 2, "the yes holds in this session"
+        assert not file.exists(), "and in no other"
+        assert await permitted(gate, "cargo run")
+
+    asyncio.run(scenario())
+    assert load_permissions(tmp_path, file).allow == ("run(cargo *)",)
 
 
 async def permitted(gate: Gate, command: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -72,28 +73,42 @@ def test_devices(root: Path) -> None:
         beneath.read(root, "zero", MOST)
 
 
-def test_a_file_that_grows_while_it_is_read(root: Path) -> None:
-    stop, path = threading.Event(), root / "log"
-    path.touch()
+def growing(monkeypatch: pytest.MonkeyPatch, path: Path, by: int) -> None:
+    """Right after its size was asked for, a file grows."""
+    fstat, inode = os.fstat, path.stat().st_ino
 
-    def write() -> None:
-        with path.open("ab", buffering=0) as file:
-            while not stop.is_set() and file.tell() < 64 * MOST:
-                file.write(b"x" * 512)
+    def asked(handle: int) -> os.stat_result:
+        found = fstat(handle)
+        if found.st_ino == inode:
+            os.truncate(path, found.st_size + by)
+        return found
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        with pytest.raises(OSError, match="larger"):
-            _read_on(root)
-    finally:
-        stop.set()
-        writer.join()
+    monkeypatch.setattr(os, "fstat", asked)
 
 
-def _read_on(root: Path) -> None:
-    while True:
-        assert len(beneath.read(root, "log", MOST)) <= MOST
+@pytest.mark.parametrize("by", [1, 900 << 30])
+def test_a_file_that_grows_while_it_is_read_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch, by: int) -> None:
+    (root / "log").write_bytes(b"x" * MOST)
+    assert beneath.read(root, "log", MOST) == b"x" * MOST
+    growing(monkeypatch, root / "log", by)
+    with pytest.raises(OSError, match="larger"):
+        beneath.read(root, "log", MOST)
+
+
+@pytest.mark.parametrize("by", [1, 4 << 20])
+def test_of_a_file_that_grows_what_it_was_is_copied(root: Path, monkeypatch: pytest.MonkeyPatch, by: int) -> None:
+    large = b"x" * (beneath._PIECE + 10)
+    (root / "log").write_bytes(large)
+    growing(monkeypatch, root / "log", by)
+    beneath.copy(root, "log", root.parent / "copy", 2 * beneath._PIECE)
+    assert (root.parent / "copy").read_bytes() == large
+
+
+def test_a_copy_runs_as_nobody_else(root: Path) -> None:
+    (root / "run").write_text("x")
+    (root / "run").chmod(0o7755)
+    beneath.copy(root, "run", root.parent / "copy", MOST)
+    assert stat.S_IMODE((root.parent / "copy").stat().st_mode) == 0o755
 
 
 def test_what_is_swapped_meanwhile_leads_nowhere(root: Path) -> None:

@@ -17,6 +17,7 @@ import random
 import re
 import secrets
 import shutil
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -123,14 +124,19 @@ PRIMITIVES: dict[str, str] = {
 }  # fmt: skip
 
 FAULTS = (
-    "infra_failed", "spoiled_forks", "outside_touched", "outside_read", "left_over", "left_running", "all_blamed",
-    "too_much_memory",
+    "infra_failed", "unearned", "spoiled_forks", "outside_touched", "strays", "outside_read", "left_over",
+    "left_running", "all_blamed", "too_much_memory",
 )  # fmt: skip
 SLACK_MB = 100
 """What a controller may need for itself, beyond one archive at its largest for each state that it judges at once."""
 CANARY = Path(f"/var/tmp/etude-canary-{os.getpid()}")
 """A directory of the host that states aim at: nothing may change in it, and what its file says may be in no state."""
 SAID = secrets.token_hex(16)
+ANSWER = "echo 42 > answer"
+MARK = f"etude-mark-{secrets.token_hex(8)}"
+"""A file of this name is in every state, and of nobody else: where the run is over, no such file may be anywhere."""
+SEARCHED = {"/": 2, "/tmp": 3, "/var/tmp": 3, "/dev/shm": 3, str(Path.home()): 3}
+"""Where it is looked for outside, and how deep."""
 RARE = {
     "fragmented": 0.1, "fragmented_some": 0.3,
     "inodes": 0.02, "fill": 0.05, "deep": 0.1, "entries": 0.1, "links_many": 0.1, "twelve_links": 0.1, "memory": 0.1,
@@ -150,6 +156,8 @@ class Tally:
     forked: int = 0
     spoiled_forks: int = 0
     infra_failed: list[str] = field(default_factory=list)
+    unearned: list[str] = field(default_factory=list)
+    """States that passed without the answer."""
     outside_read: list[str] = field(default_factory=list)
     """States that what lies outside came into."""
     kinds: Counter[str] = field(default_factory=Counter)
@@ -167,7 +175,8 @@ def state_of(seed: int, only: str = "") -> tuple[list[str], str]:
     names = sorted(PRIMITIVES, key=lambda name: keys[name])[-draw.randint(1, 5) :]
     draw.shuffle(names)
     names = [only] if only else names
-    lines = ["echo 42 > answer"] if draw.random() < 0.5 else []
+    lines = [ANSWER] if draw.random() < 0.5 else []
+    lines += [f"echo > {MARK}; mkdir sub/{MARK}"]
     lines += [f"cd /workspace; ( {PRIMITIVES[name]}\n) > /dev/null 2>&1" for name in names]
     return names, "\n".join(lines).replace("CANARY", str(CANARY))
 
@@ -199,6 +208,8 @@ async def outcome_of(
     tally.scored += 1
     tally.blocked += verdict.reason == "blocked"
     tally.passed += verdict.reward == 1.0
+    if verdict.reward == 1.0 and not command.startswith(ANSWER):
+        tally.unearned.append(f"{seed} {names}")
 
 
 async def _fork(sandbox: Sandbox, tally: Tally) -> None:
@@ -240,6 +251,17 @@ def fingerprint(*places: Path) -> dict[str, tuple[object, ...]]:
                 data = path.read_bytes() if path.is_file() and info.st_size < 100_000 else b""
             found[str(path)] = (info.st_mode, info.st_uid, info.st_size, info.st_mtime_ns, hash(data))
     return found
+
+
+def strays(mark: str = MARK) -> list[str]:
+    """What states made and is outside of any sandbox, after all of these are gone."""
+    found = set[str]()
+    for top, depth in SEARCHED.items():
+        find = ["find", top, "-xdev", "-maxdepth", str(depth), "-name", f"{mark}*"]
+        found.update(
+            subprocess.run(find, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.splitlines()
+        )
+    return sorted(found)
 
 
 def _children() -> set[str]:
@@ -289,7 +311,9 @@ def prove(states: int, seed: int, at_once: int, forks: int, only: str = "") -> d
         "spoiled_forks": tally.spoiled_forks,
         "max_rss_mb": _peak_mb(),
         "base_rss_mb": base,
+        "unearned": tally.unearned[:20],
         "outside_touched": touched[:20],
+        "strays": strays()[:20],
         "outside_read": tally.outside_read[:20],
         "left_over": leftovers(),
         "left_running": running,

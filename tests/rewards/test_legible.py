@@ -146,6 +146,28 @@ def test_machine_code_is_known_by_its_content(magic):
     assert legible({}, {"data/table.dat": magic + b"\1\2\3"}).stripped == ("data/table.dat",)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["m.pyc", "m.pyo", "m.pyd", "m.so", "m.so.1.2", "m.dll", "m.dylib", "m.node", "m.wasm", "m.pth", "m.egg", "m.whl",
+     "m.egg-link", "m.pyz", "m.pyzw"],
+)  # fmt: skip
+def test_what_is_loaded_beside_source_is_known_by_its_name(name):
+    files = {f"lib/{name}": b"../elsewhere\n", f"{name}.txt": b"a note\n"}
+    assert legible({}, files).stripped == (f"lib/{name}",)
+
+
+def directory_of_a_zip(entries: int) -> bytes:
+    """As it stands at an archive's end; each entry is a file `a`."""
+    entry = b"PK\x01\x02" + bytes(24) + (1).to_bytes(2, "little") + bytes(16) + b"a"
+    return entry * entries + b"PK\x05\x06" + bytes(18)
+
+
+def test_an_archive_with_more_names_than_anybody_reads_is_left_away():
+    most = 100_000
+    files = {"read.dat": directory_of_a_zip(most), "unread.dat": directory_of_a_zip(most + 1)}
+    assert legible({}, files).stripped == ("unread.dat",)
+
+
 @given(st.dictionaries(st.text(min_size=1, max_size=9), st.binary(max_size=40), max_size=4))
 def test_no_content_stops_the_sieve(files):
     assert set(legible({}, files).stripped) <= set(files)
