@@ -351,7 +351,8 @@ class Judge:
         speak of count here. A secret by the built-in ones that git tracks is no secret to git: it is committed, and
         every clone and `git show` has it. What is not tracked, git's readers do not open."""
         for here in self._git_starts(words, directories):
-            if built_in and (why := obeyed(here) or self._paths.is_private(str(here)) * _UNSEEN):
+            unseen = self._paths.is_private(str(here)) * _UNSEEN
+            if built_in and (why := obeyed(here, self._paths.root) or unseen):
                 yield Reason("ask", command.raw, why)
             lists, all_files = not {"diff", "grep"} & set(words), kind == "untracked"
             named = [name for found in names for name in found or ()] if "diff" in words else []
