@@ -24,6 +24,15 @@ from pydantic_core import PydanticCustomError
 from etude.errors import ConfigError
 from etude.retired import RETIRED, RETIRED_KINDS
 
+_QUOTED = re.compile(
+    r"""#[^\n]*|\"{3}(?:[^"\\]|\\.|"{1,2}(?!"))*(?:"{3,5})?|'{3}(?:[^']|'{1,2}(?!'))*(?:'{3,5})?|"""
+    r""""(?:[^"\\\n]|\\[^\n])*"?|'[^'\n]*'?""",
+    re.DOTALL,
+)
+"""In TOML, a comment or a string; one without an end goes as far as the parser would look."""
+_MOST_NESTED, _MOST_DOTS = 64, 32
+"""Brackets in each other, and dots in one key."""
+
 
 class Config(BaseModel):
     """A frozen, strict config. Construct it directly in Python, or from TOML with `load_recipe`."""
@@ -101,7 +110,7 @@ def overridden(config: C, overrides: Sequence[str]) -> C:
 def read_toml(path: Path) -> dict[str, Any]:
     """A user's TOML file as it stands. Raises ConfigError saying what it is instead."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return parse_toml(path.read_text("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -110,6 +119,26 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """A TOML text, which may come from anybody. Raises TOMLDecodeError also for one that is valid and that nobody
+    writes: so many dots in a key take the parser minutes, and brackets in brackets more stack than there is."""
+    bare = _QUOTED.sub(lambda found: "" if found[0].startswith("#") else '""', text)
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", bare):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    if deepest > _MOST_NESTED:
+        raise tomllib.TOMLDecodeError(f"more than {_MOST_NESTED} brackets in each other")
+    if any(run.count(".") > _MOST_DOTS for run in re.findall(r'[\w."-]+', re.sub(r"[ \t]", "", bare))):
+        raise tomllib.TOMLDecodeError(f"more than {_MOST_DOTS} dots in a key")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits
+        raise tomllib.TOMLDecodeError(str(error)) from None
 
 
 def _read(path: Path | None, overrides: Sequence[str], schema: type[Config] | None = None) -> dict[str, Any]:

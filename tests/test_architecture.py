@@ -274,6 +274,7 @@ OF_ETUDE = {
     "harness/fleet/worktrees.py": "the places of worktrees, which are Etude's but for `tree` in them",
     "harness/journal.py": "a session's log",
     "harness/mcp/config.py": "a file of servers that the user names",
+    "harness/permissions/git_places.py": "walks names of git's own files; those it reads by beneath",
     "harness/permissions/gitconfig.py": "walks names to find repositories in repositories; files it reads by beneath",
     "harness/permissions/paths.py": "lists names and follows links as a shell would, and opens no file",
     "harness/permissions/store.py": "the user's own permissions",

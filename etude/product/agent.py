@@ -187,14 +187,15 @@ async def open_agent(
         on_event, on_delta, used = watched(spans, on_event, on_delta, ledger.add)
         endpoint = Endpoint(config.endpoint, used)
         stack.push_async_callback(endpoint.close)
-        permissions = load_permissions(project)
-        view = confined(config.workspace, permissions, directory, config.endpoint.secrets())
+        permissions = await asyncio.to_thread(load_permissions, project)
+        secrets = config.endpoint.secrets()
+        view = await asyncio.to_thread(confined, config.workspace, permissions, directory, secrets)
         sandbox = await _opened(directory, view, stack)
         gate = Gate(_judge(permissions, directory, view, allow, sandbox), ask, partial(remember, project))
         mcp = await stack.enter_async_context(McpTools(config.mcp, directory))
         harness = config.summarised
         around = await asyncio.to_thread(surroundings, directory, config) if config.surroundings else ""
-        guard = SecretGuard(Redactor(known_secrets(os.environ, config.endpoint.secrets()), store.key(name)))
+        guard = SecretGuard(Redactor(known_secrets(os.environ, secrets), store.key(name)))
         images, hooks = Images(config.images), Hooks(config.hooks, name, directory)
         tools = Toolbox(images.shown_by(harness.chosen()), mcp, gate, guard, hooks)
         session = Session(

@@ -27,7 +27,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
-from etude.config import Config, parse
+from etude.config import Config, parse, parse_toml
 from etude.durable import naming
 from etude.errors import ConfigError
 from etude.records import Limits, Task, Verifier
@@ -308,7 +308,7 @@ def task_directories(directory: Path) -> list[Path]:
 def read_toml(path: Path) -> dict[str, Any]:
     """A task.toml as it is written. Raises ConfigError with its path."""
     try:
-        return tomllib.loads(read_text(path))
+        return parse_toml(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 

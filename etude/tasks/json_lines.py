@@ -22,7 +22,7 @@ def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]
         where = f"{path}:{number}"
         try:
             said = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{where}: not JSON: {error}; {wanted}") from None
         if not isinstance(said, dict):
             raise ConfigError(f"{where}: {wanted}")

@@ -138,7 +138,7 @@ def _tests(record: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
     if not isinstance(value, list) or not all(isinstance(test, str) for test in value):
         raise ConfigError(f"{where}: {name}: must be a list of tests' names, or one written as JSON")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -397,3 +398,28 @@ def test_very_many_things_wrong_are_told_in_a_line(fuzzed, body: bytes) -> None:
     serving, session = fuzzed
     answer = serving.http.post(f"/sessions/{session}/permissions/1", content=body)
     assert answer.status_code == 400 and len(answer.text) < 2000, answer.text[:500]
+
+
+def test_a_repositorys_rules_stop_no_server(root: Path) -> None:
+    rules = root / "project/.etude/permissions.toml"
+    rules.parent.mkdir()
+    (root / "project" / ("a" * 250)).touch()
+    with serving(root, []) as server:
+        rules.write_text("deny = " + "[" * 2_000)
+        refused = server.http.post("/sessions", json={"directory": str(root / "project")})
+        assert 400 <= refused.status_code < 500 and str(rules) in refused.text
+        for kind in ("deny", "ask"):
+            rules.write_text(f"{kind} = ['read(*a*a*a*a*a*a*a*a*b)']\n")
+            server.begin()
+
+
+def test_a_server_answers_while_a_sessions_rules_are_read(root: Path) -> None:
+    """They come by a pipe, into which nothing is written until it has answered."""
+    (root / "config/etude").mkdir(parents=True)
+    os.mkfifo(root / "config/etude/permissions.toml")
+    with serving(root, []) as server, ThreadPoolExecutor(1) as beside:
+        began = beside.submit(server.begin)
+        other = httpx2.Client(base_url=server.url, timeout=100, trust_env=False)
+        with (root / "config/etude/permissions.toml").open("w"), other:  # it is read by now
+            answered = other.get("/health").status_code
+        assert answered == 200 and began.result()

@@ -272,6 +272,6 @@ def _json_words(text: str) -> tuple[str, ...] | None:
         return None
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return tuple(found) if isinstance(found, list) and all(isinstance(item, str) for item in found) else None

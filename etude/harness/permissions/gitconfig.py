@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from etude.errors import EtudeError
+from etude.harness.permissions.git_places import leads_out
 from etude.host import beneath
 from etude.host.git import read_config
 
@@ -70,9 +71,10 @@ _LINK_IN_INDEX = b"\0\0\xe0\0"
 """The mode of a repository in a repository, as an index writes it."""
 
 
-def obeyed(directory: Path) -> str:
+def obeyed(directory: Path, workspace: Path | None) -> str:
     """What git would run or read for its repository's sake when asked from here; empty if nothing."""
-    return next((why for git, tree in repositories(directory) for why in _found(git, tree)), "")
+    within = [workspace] if workspace else []
+    return next((why for git, tree in repositories(directory) for why in _found(git, tree, within)), "")
 
 
 def may_open(directory: Path, path: str, lists: bool, untracked: bool = False) -> bool:
@@ -115,24 +117,25 @@ def _indexed(git: Path, tree: Path, path: str) -> bool:
 
 def repositories(directory: Path) -> Iterator[tuple[Path, Path]]:
     """What git could take for the repository from here, and for its files: the first that it certainly does, and what
-    is nearly one on the way there."""
+    is nearly one on the way there. Where a `.git` leads counts also if nothing is seen there: in the sandbox there may
+    be something."""
     for above in (directory, *directory.parents):
         git = above / ".git"
-        git = _named(git, b"gitdir:") if git.is_file() else git
+        leads = git.is_symlink() or git.is_file()
+        git = _named(git, b"gitdir: ") if git.is_file() else git
         for found in (git, above):
             has = {name for name in ("HEAD", "commondir", "objects") if os.path.lexists(found / name)}
-            if "HEAD" in has and len(has) > 1:
+            nearly = "HEAD" in has and len(has) > 1
+            if nearly or (leads and found == git):
                 yield found, above
-                if (
-                    has == {"HEAD", "objects"}
-                    and (found / "refs").is_dir()
-                    and _HEAD.match(_bytes(found / "HEAD") or b"")
-                ):
-                    return
+            certain = has == {"HEAD", "objects"} and (found / "refs").is_dir()
+            if certain and _HEAD.match(_bytes(found / "HEAD") or b""):
+                return
 
 
-def _found(git: Path, tree: Path) -> Iterator[str]:
+def _found(git: Path, tree: Path, within: Sequence[Path]) -> Iterator[str]:
     common = _named(git / "commondir", b"") if (git / "commondir").is_file() else git
+    yield from leads_out(git, common, tree, within)
     said = list[tuple[Path, str, str]]()
     for config in (place / name for place in {git, common} for name in ("config", "config.worktree")):
         text = _bytes(config)
@@ -157,7 +160,8 @@ def _found(git: Path, tree: Path) -> Iterator[str]:
         yield f"{git / 'index'} cannot be looked at"
     elif _LINK_IN_INDEX in index:
         for inner in _inner(tree):
-            yield from _found(_named(inner, b"gitdir:") if inner.is_file() else inner, inner.parent)
+            inside = _named(inner, b"gitdir: ") if inner.is_file() else inner
+            yield from _found(inside, inner.parent, [*within, tree, git, common])
 
 
 def _safe_to_fetch(said: Sequence[tuple[str, str]]) -> bool:
@@ -199,9 +203,10 @@ def _harmless(key: str, value: str, git: Path, tree: Path) -> bool:
 
 
 def _named(file: Path, prefix: bytes) -> Path:
-    """The path a file of git's holds, meant from where it is named; git follows a link that it is."""
-    text = (_bytes(Path(os.path.realpath(file))) or b"").partition(b"\0")[0].strip()
-    return file.parent / os.fsdecode(text.removeprefix(prefix).strip())
+    """The path a file of git's holds, meant from where it is named; git follows a link that it is. Blanks are part of
+    it, ends of lines at its end are not."""
+    text = (_bytes(Path(os.path.realpath(file))) or b"").rstrip(b"\r\n").partition(b"\0")[0]
+    return file.parent / os.fsdecode(text.removeprefix(prefix))
 
 
 def _bytes(file: Path) -> bytes | None:

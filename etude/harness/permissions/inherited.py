@@ -11,14 +11,10 @@ from __future__ import annotations
 import glob
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from etude.harness.permissions.globs import Glob
 from etude.harness.permissions.rules import READS, RUNS, Rule
-
-_TOKENS = re.compile(r"\*\*/|/\*\*\Z|\*\*|.", re.DOTALL)
-_MAY_BE_EMPTY = ("**/", "/**", "**", "*")
-_State = tuple[int, bool]
-"""The token that is matched next, and whether part of what it stands for was met already."""
 
 
 def inherited(rule: Rule, above: str, project: str) -> list[str]:
@@ -58,48 +54,10 @@ def _directories(path: str) -> Iterator[str]:
 
 
 def _suffixes(pattern: str, prefix: str) -> Iterator[str]:
-    """What of a pattern is left to be matched once it has matched `prefix`, which ends with a slash. A pattern may do
-    so in several ways; each is a state, so that none costs more than its length."""
-    tokens = _TOKENS.findall(pattern)
-    states: set[_State] = {(0, False)}
-    for character in prefix:
-        states = {after for state in _with_skipped(tokens, states) for after in _met(tokens, state, character)}
-    for at, within in sorted(states):
-        left = "**" if within and tokens[at] == "/**" else "".join(tokens[at:])
+    """What of a pattern is left to be matched once it has matched `prefix`, which ends with a slash."""
+    for left in Glob(pattern).left_after(prefix):
         named = left if left == pattern else re.sub(r"^(\*\*/)+", "", left)
         # with `**/` first it would speak of paths outside as well, and with `~` of a home
         for each in [left] if left == named else [named, f"*/**/{named}"]:
             if each and not each.startswith("/"):
                 yield "?" + each[1:] if each.startswith("~") else each
-
-
-def _with_skipped(tokens: Sequence[str], states: Iterable[_State]) -> set[_State]:
-    """These, and those reached by tokens that stand for nothing."""
-    found, waiting = set(states), list(states)
-    while waiting:
-        at, within = waiting.pop()
-        after = (at + 1, False)
-        if not within and at < len(tokens) and tokens[at] in _MAY_BE_EMPTY and after not in found:
-            found.add(after)
-            waiting.append(after)
-    return found
-
-
-def _met(tokens: Sequence[str], state: _State, character: str) -> Iterator[_State]:
-    """Where one more character leads."""
-    at, within = state
-    match tokens[at] if at < len(tokens) else "":
-        case "**/":
-            yield at, True
-            if character == "/":
-                yield at + 1, False
-        case "/**" if within or character == "/":
-            yield at, True
-        case "**":
-            yield at, False
-        case "*" if character != "/":
-            yield at, False
-        case "?" if character != "/":
-            yield at + 1, False
-        case token if token == character:
-            yield at + 1, False

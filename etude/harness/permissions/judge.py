@@ -370,7 +370,8 @@ class Judge:
         allows the command: it runs in the sandbox, as what they have allowed does. A secret by the built-in rules is
         one to git where it compares files that it does not track, or prints what it does not keep."""
         for here in git_reads.starts(words, directories, self._paths):
-            if built_in and (why := obeyed(here) or self._paths.is_private(str(here)) * _UNSEEN):
+            unseen = self._paths.is_private(str(here)) * _UNSEEN
+            if built_in and (why := obeyed(here, self._paths.root) or unseen):
                 yield Reason("ask", command.raw, why)
             lists, all_files = not {"diff", "grep"} & set(words), kind == "untracked"
             compared = outside_of_tree(here, sorted(git_reads.named(words, names, here, self._paths)))

@@ -211,11 +211,12 @@ def follows(words: Sequence[str | None]) -> bool:
 
 
 _RG_PLAIN = re.compile(
-    r"-[acFHhIiLlNnoPpqSsvwxe]+|-[ABCm]\d*|-t\w*|--type=\w+|-g.*|--(glob|type|files|count|color|heading|no-heading|"
-    r"line-number|files-with-matches|ignore-case|smart-case|word-regexp|fixed-strings|max-count|context)(=.*)?",
+    r"-[acFHhIiLlNnoPpqSsvwxe]+|-[ABCm]\d*|-g.*|--(glob|files|count|color|heading|no-heading|line-number|"
+    r"files-with-matches|ignore-case|smart-case|word-regexp|fixed-strings|max-count|context)(=.*)?",
     re.DOTALL,
 )
-"""With these alone ripgrep passes over what a dot hides, and with globs over every file, but for what one takes."""
+"""With these alone ripgrep passes over what a dot hides, and with globs over every file, but for what one takes. A type
+is not among them: what is of it, such as `.env.yaml`, is searched."""
 _CHOSEN = re.compile(r"--(in|ex)clude=([\w.*?-]*)(?:\{([\w.*?,-]+)\})?([\w.*?-]*)")
 _ALONE = re.compile(r"[ef]?grep|-[nrRilLhHwEFPIoscvqaz]+|--((in|ex)clude|exclude-dir|color)=.*|[^-].*")
 """What takes no word behind it."""

@@ -28,6 +28,7 @@ from typing import Literal, TypeAlias
 from pydantic import field_validator
 
 from etude.config import Config
+from etude.harness.permissions.globs import Glob
 
 Verdict: TypeAlias = Literal["allow", "ask", "deny"]
 Kind: TypeAlias = Literal["read", "edit", "run", "other"]
@@ -76,18 +77,15 @@ class Rule:
         return tuple(shlex.split(self.pattern or "*"))
 
     @cached_property
-    def _paths(self) -> re.Pattern[str]:
-        pattern = posixpath.expanduser(self.pattern or "")
-        if not self.leftovers:
-            return _glob(pattern)
-        above = pattern.rpartition("/")[0]
-        return re.compile(f"{_glob(f'{above}/').pattern}{self.last_part.pattern}", re.DOTALL | re.IGNORECASE)
+    def _paths(self) -> Glob:
+        return Glob(posixpath.expanduser(self.pattern or ""))
 
     @cached_property
     def last_part(self) -> re.Pattern[str]:
         """What the last part of a pattern matches that is no `**`."""
-        last = _glob([part for part in (self.pattern or "").split("/") if part != "**"][-1])
-        return re.compile(f"(?:[.#]?{last.pattern}{_LEFTOVER})" if self.leftovers else last.pattern, re.DOTALL)
+        last = [part for part in (self.pattern or "").split("/") if part != "**"][-1]
+        name = "".join({"*": "[^/]*", "?": "[^/]"}.get(letter, re.escape(letter)) for letter in last)
+        return re.compile(f"(?:[.#]?{name}{_LEFTOVER})" if self.leftovers else name, re.DOTALL | re.IGNORECASE)
 
     def names(self, tool: str) -> bool:
         """Whether it is about this tool at all."""
@@ -97,11 +95,13 @@ class Rule:
         """`path` is absolute, `relative` the same from the workspace, or None where it lies outside."""
         if self.pattern is None:
             return True
+        if self.leftovers:  # a name, wherever it is
+            return self.last_part.fullmatch(posixpath.basename(path)) is not None
         if self.pattern.startswith(("/", "~")):
-            return self._paths.fullmatch(path) is not None
+            return self._paths.matches(path)
         if self.pattern.startswith("**/"):
-            return self._paths.fullmatch(relative if relative is not None else path.lstrip("/")) is not None
-        return relative is not None and self._paths.fullmatch(relative) is not None
+            return self._paths.matches(relative if relative is not None else path.lstrip("/"))
+        return relative is not None and self._paths.matches(relative)
 
     def matches_command(self, words: Sequence[str | None]) -> bool | None:
         """Whether these words of a command match; None where a word that only a run would tell decides it."""
@@ -153,22 +153,6 @@ def _parts(text: str) -> tuple[str, str | None]:
     if found is None or found[2] == "":
         raise ValueError(f"{text!r} is no rule; write TOOL or TOOL(PATTERN), for instance run(git push *)")
     return found[1], found[2]
-
-
-def _glob(pattern: str) -> re.Pattern[str]:
-    """`*` and `?` stop at a slash, `**` does not; `**/` may be nothing, and `DIR/**` is DIR too."""
-    out, at = "", 0
-    while at < len(pattern):
-        if pattern.startswith("**/", at):
-            out, at = out + "(?:.*/)?", at + 3
-        elif pattern.startswith("/**", at) and at + 3 == len(pattern):
-            out, at = out + "(?:/.*)?", at + 3
-        elif pattern.startswith("**", at):
-            out, at = out + ".*", at + 2
-        else:
-            out += {"*": "[^/]*", "?": "[^/]"}.get(pattern[at]) or re.escape(pattern[at])
-            at += 1
-    return re.compile(out, re.DOTALL)
 
 
 def _exactly(pattern: Sequence[str], words: Sequence[str | None]) -> bool:

@@ -27,7 +27,7 @@ from typing import Any
 
 from pydantic import PrivateAttr
 
-from etude.config import parse
+from etude.config import parse, parse_toml
 from etude.durable import write_whole
 from etude.errors import ConfigError
 from etude.harness.permissions.inherited import inherited
@@ -38,7 +38,9 @@ from etude.host.repository import find
 IN_REPOSITORY = ".etude/permissions.toml"
 _LISTS = ("allow", "ask", "deny")
 _STRICT: tuple[Verdict, ...] = ("ask", "deny")
-_MOST_BYTES = 1 << 20
+_MOST_BYTES, _MOST_RULES, _LONGEST = 1 << 16, 200, 4_096
+"""Of a repository's file: each rule is looked for in all of the workspace."""
+_SHOWN = 300
 
 
 @dataclass(frozen=True)
@@ -141,10 +143,16 @@ def _repositorys(project: Path, file: Path) -> Iterator[_Table]:
     for place in (project, *(each for each in project.parents if each.is_relative_to(top))):
         theirs = _read(place / IN_REPOSITORY, top)
         if unknown := set(theirs) - set(_STRICT):
+            keys = ", ".join(sorted(unknown))[:_SHOWN]
             raise ConfigError(
-                f"{place / IN_REPOSITORY}: {', '.join(sorted(unknown))}: a repository may only `ask` and `deny`, as "
+                f"{place / IN_REPOSITORY}: {keys}: a repository may only `ask` and `deny`, as "
                 f'keys without a table above them: `deny = ["run(git push *)"]`; allow in {file}'
             )
+        for name, rules in theirs.items():
+            said = rules if isinstance(rules, list) else [rules]
+            if len(said) > _MOST_RULES or any(len(str(rule)) > _LONGEST for rule in said):
+                wanted = f"at most {_MOST_RULES} rules of at most {_LONGEST} characters"
+                raise ConfigError(f"{place / IN_REPOSITORY}: {name}: a repository may have {wanted}")
         whose = "this repository" if place == top else f"this repository's {place.relative_to(top)}"
         yield _Table(place, parse(theirs, PermissionConfig, str(place / IN_REPOSITORY)), whose)
 
@@ -205,7 +213,7 @@ def _below_its_head(text: str, name: str, line: str) -> Iterator[str]:
 
 def _read_as(text: str) -> dict[str, Any] | None:
     try:
-        return tomllib.loads(text)
+        return parse_toml(text)
     except tomllib.TOMLDecodeError:
         return None
 
@@ -214,8 +222,8 @@ def _read(file: Path, within: Path | None = None) -> dict[str, Any]:
     """The user's own file, which may be a link; or, `within` a project, one that somebody else may have written."""
     try:
         if within is None:
-            return tomllib.loads(file.read_text())
-        return tomllib.loads(beneath.read(within, str(file.relative_to(within)), _MOST_BYTES).decode())
+            return parse_toml(file.read_text())
+        return parse_toml(beneath.read(within, str(file.relative_to(within)), _MOST_BYTES).decode())
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -223,4 +231,4 @@ def _read(file: Path, within: Path | None = None) -> dict[str, Any]:
             raise
         raise ConfigError(f"{file}: cannot be read ({error.strerror}); make it a plain file, or remove it") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not valid TOML: {error}") from None
+        raise ConfigError(f"{file}: not valid TOML: {str(error)[:_SHOWN]}") from None

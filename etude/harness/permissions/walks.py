@@ -1,12 +1,11 @@
 """Where a command that goes through all below something starts, and what it comes to.
 
-Owns `starts`, `met` and `tells_ripgrep`. Looks at names and links, and opens the files alone by which ripgrep chooses.
-What of it may be read is for the judge.
+Owns `starts`, `met` and `tells_ripgrep`. Looks at names and links, and opens no file: what ripgrep's own say is in
+`permissions.ignoring`. What of it may be read is for the judge.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import itertools
 import os
 import re
@@ -15,24 +14,22 @@ from pathlib import Path
 
 from etude.harness.permissions.effort import Effort
 from etude.harness.permissions.finding import finds, finds_links
+from etude.harness.permissions.ignoring import CHOOSING, TakenBack
 from etude.harness.permissions.paths import WorkspacePaths
 from etude.harness.permissions.reading import passes_over, roots
 from etude.harness.permissions.secret_files import PACKAGES, SECRET_DIRECTORIES, SECRET_NAMES
 from etude.harness.permissions.shell import SimpleCommand
 from etude.harness.permissions.unreadable import LinkedSecrets
-from etude.host import beneath
 
 _MOST_WALKED = 20_000
 """Directories looked at below one that a command goes through."""
-_CHOOSING = (".gitignore", ".ignore", ".rgignore", ".git/info/exclude")
-_MOST_BYTES = 1 << 20
 
 
 def tells_ripgrep(commands: Sequence[SimpleCommand]) -> Iterator[str]:
     """The redirects of a line by which it writes what ripgrep passes over, where it runs that too."""
     if any(command.words and os.path.basename(command.words[0].text or "") == "rg" for command in commands):
         for redirect in (each for command in commands for each in command.redirects if each.writes):
-            if os.path.basename(redirect.target.text or "") in map(os.path.basename, _CHOOSING):
+            if os.path.basename(redirect.target.text or "") in map(os.path.basename, CHOOSING):
                 yield redirect.target.raw
 
 
@@ -83,35 +80,23 @@ def met(
     be more."""
     wanted = finds(words) if words[0] == "find" else re.compile("")
     links &= words[0] != "find" or finds_links(words)
-    back = [each for above in Path(top).parents for each in _taken_back(above)] if words[0] == "rg" else []
+    back = TakenBack(effort) if words[0] == "rg" else None
+    if back:
+        for above in Path(top).parents:
+            back.look(above)
     for count, (directory, directories, files) in enumerate(os.walk(top)):
         if count > _MOST_WALKED:
             yield None
             return
         effort.spend(1 + len(directories) + len(files))
-        back += _taken_back(Path(directory)) if words[0] == "rg" else ()
+        if back:
+            back.look(Path(directory))
         here = secrets is not None and PACKAGES.isdisjoint(directory.removeprefix(top).split("/"))
         for at, name in enumerate((*directories, *files)):
             path = os.path.join(directory, name)
             secret = here and (SECRET_DIRECTORIES if at < len(directories) else SECRET_NAMES).fullmatch(name)
             secret = secret or (here and secrets is not None and secrets.any and secrets.named(path))
-            secret = secret and not (passes_over(words, name) and not any(fnmatch.fnmatch(name, each) for each in back))
+            secret = secret and not (passes_over(words, name) and not (back and back.takes(name)))
             if secret or (links and wanted.match(name) and os.path.islink(path)):
                 yield path
         directories[:] = [name for name in directories if name not in PACKAGES or (links and wanted.match(name))]
-
-
-def _taken_back(directory: Path) -> Iterator[str]:
-    """The names that a directory's ignore files take back with a `!`: ripgrep reads those although a dot hides them. A
-    pattern of another kind than names with `*` could be any."""
-    for file in _CHOOSING:
-        try:
-            text = beneath.read(directory, file, _MOST_BYTES).decode(errors="replace")
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError:
-            yield "*"
-            continue
-        for line in text.removeprefix("\ufeff").splitlines():
-            if line.startswith("!"):
-                yield "*" if re.search(r"[\\{\[]", line) else line[1:].rstrip("/ ").rpartition("/")[2]

@@ -159,9 +159,10 @@ class _Fleet:
 
     async def _open_sandbox(self, path: Path) -> Sandbox:
         """For the user's own commands: to make a worktree ready, and to test what is in it."""
-        permissions = load_permissions(self._asked.directory)
+        permissions = await asyncio.to_thread(load_permissions, self._asked.directory)
         secrets = self._config.endpoint.secrets()
-        return await open_workspace(path, confined(self._workspace(), permissions, path, secrets))
+        view = await asyncio.to_thread(confined, self._workspace(), permissions, path, secrets)
+        return await open_workspace(path, view)
 
     def _workspace(self) -> WorkspaceConfig:
         return self._config.workspace.model_copy(update={"history": "own"})

@@ -237,7 +237,7 @@ def _hunks(call: Call) -> list[Any]:
     if isinstance(hunks, str):
         try:
             hunks = json.loads(hunks)
-        except ValueError:
+        except (ValueError, RecursionError):
             return []
     return hunks if isinstance(hunks, list) else []
 

@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 
+from etude.config import parse_toml
 from etude.records import Task
 from etude.rewards.audit.actions import Actions, Script
 from etude.rewards.audit.code import Module, names, strings
@@ -296,7 +297,7 @@ def _options(path: str, text: str) -> Mapping[str, str]:
     """pytest's options in a config file."""
     if path.endswith(".toml"):
         try:
-            table = tomllib.loads(text).get("tool", {}).get("pytest", {}).get("ini_options", {})
+            table = parse_toml(text).get("tool", {}).get("pytest", {}).get("ini_options", {})
         except (tomllib.TOMLDecodeError, AttributeError):
             return {}
         return {

@@ -80,7 +80,7 @@ class Tests:
             if done.timed_out:
                 return Rejected("tests do not run", f"longer than {self._timeout_s:g} s")
             return json.loads(await sandbox.read_file("/logs/outcomes", _OUTCOMES_MAX))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             return Rejected("tests do not run", f"{error}: {said}")
         finally:
             await sandbox.destroy()

@@ -22,6 +22,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from etude.config import parse_toml
 from etude.durable import SICK
 from etude.environments.build import default_cache_dir
 from etude.errors import ConfigError, DeadlineExceeded
@@ -94,7 +95,7 @@ def requirements_of(files: Mapping[str, bytes]) -> Requirements:
     """From pyproject.toml and requirements files; what a repository computes in setup.py is not known."""
     needed, wanted = [], []
     try:
-        project = tomllib.loads(files.get("pyproject.toml", b"").decode("utf-8", "replace"))
+        project = parse_toml(files.get("pyproject.toml", b"").decode("utf-8", "replace"))
     except tomllib.TOMLDecodeError:
         project = {}
     table = project.get("project", {})
