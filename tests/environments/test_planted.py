@@ -138,6 +138,7 @@ def test_what_is_planted_is_obeyed_from_outside_and_never_from_inside(case: Case
     is_obeyed_only_from_outside(case, outer)
 
 
+@pytest.mark.proof(12)
 def test_what_another_agent_starts_is_not_planted(outer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = npm(outer / "npm", "@mariozechner/pi-coding-agent@0.73.1")
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
