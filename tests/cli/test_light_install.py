@@ -46,6 +46,7 @@ def test_a_command_that_needs_an_extra_names_it_in_one_line(python, tmp_path):
     said = done.stderr.decode().split("\f")[:-1]
     typed = light.run(python, *NEEDS[0][0], cwd=tmp_path)
     assert f"{typed.stderr}{typed.returncode}" == said[0]
+    assert "Traceback" not in done.stderr.decode()
     for (arguments, extra), told in zip(NEEDS, said, strict=True):
         *_, line, code = told.splitlines()
         assert code == "1"
