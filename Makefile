@@ -12,6 +12,9 @@ PROOFS := \
 	"python benchmarks/real_model.py" \
 	"tools/first_hour.sh"
 
+# what is compiled is kept: hundreds of tests start a Python, and each would compile pytest's plugins and Etude anew
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: quickstart test prove lint bench install system clean
 
 quickstart: $(VENV)/train.stamp system

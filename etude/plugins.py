@@ -8,11 +8,12 @@ docs/extending.md has one example of each group.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache, reduce
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from operator import or_
 from typing import Annotated, Any
@@ -25,9 +26,25 @@ OURS = ("advantages", "backends", "engines", "families", "images", "losses", "si
 """Groups in which Etude itself is; `tools` and `rewards` hold what others add."""
 
 
+@cache
+def _installed(path: tuple[str, ...]) -> Any:
+    """Every entry point there is. To find them opens a file of each installed package, and each config that holds a
+    name asks for it: so they are found once, or once more where `sys.path` is another."""
+    return entry_points()
+
+
+@cache
+def _offered(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    return tuple(_installed(path).select(group=f"etude.{group}"))
+
+
+def _points(group: str) -> tuple[EntryPoint, ...]:
+    return _offered(group, tuple(sys.path))
+
+
 def names(group: str) -> tuple[str, ...]:
     """What is installed of a group, without the import paths that it takes as well."""
-    found = sorted({point.name for point in entry_points(group=f"etude.{group}")})
+    found = sorted({point.name for point in _points(group)})
     if not found and group in OURS:  # an editable installation whose metadata are older than its code
         raise MissingDependency(f"no {group} are installed: run `pip install -e .` again in etude's directory")
     return tuple(found)
@@ -60,7 +77,7 @@ def loaded(group: str, kind: type) -> dict[str, Any]:
 
 def _load(group: str, name: str) -> Any:
     """By its entry point. A name that two packages offer is refused: which of them came first would be chance."""
-    points = [*entry_points(group=f"etude.{group}", name=name)]
+    points = [point for point in _points(group) if point.name == name]
     offered = sorted({point.dist.name if point.dist else "?" for point in points})
     if not points:
         raise ConfigError(f"{group}: {_unknown(group, name)}")

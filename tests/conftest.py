@@ -6,6 +6,7 @@ proofs.py says."""
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ import proofs
 import pytest
 from hypothesis import HealthCheck, settings
 
+sys.dont_write_bytecode = False  # hundreds of tests start an `etude`, each of which would compile it anew
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on CPU; read when Triton is first imported, by whomever
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
@@ -22,6 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so it is below a script
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RAY = ("environments/cluster/", "e2e/")
+PAGES = "test_pages_played.py"
 MACHINES = tuple(f"environments/test_{name}.py" for name in ("machines", "firecracker", "machine_postgres"))
 
 
@@ -32,6 +36,8 @@ def group_of(nodeid: str) -> str:
         return "ray"
     if path in MACHINES or "qemu" in test.partition("[")[2]:
         return "machines"  # an emulated machine takes a whole core, and its image is built once
+    if path == PAGES:
+        return nodeid  # each plays a world of its own
     return path  # what a file's fixtures start is started once
 
 
@@ -49,9 +55,11 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """The longest group first: the others are dealt out beside it. Proofs are chosen from what -k and -m have left."""
+    """The longest groups first, so that no process is left with one at the end: Ray's, then the longest tests, then
+    the machines'. Proofs are chosen from what -k and -m have left."""
     proofs.choose(config, items)
-    items.sort(key=lambda item: group_of(item.nodeid) != "ray")
+    order = {"ray": 0, "machines": 2}
+    items.sort(key=lambda item: 1 if PAGES in item.nodeid else order.get(group_of(item.nodeid), 3))
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -19,7 +19,8 @@ from page_world import Smaller, World
 
 @dataclass(frozen=True)
 class Scene:
-    """`seconds`: what it takes as a proof; None: always played."""
+    """`seconds`: what it takes as a proof; None: always played. A long one is a proof where the tests of its commands'
+    own rooms are always played."""
 
     page: str
     prepare: tuple[Callable[[World, ExitStack], None], ...] = ()
@@ -84,16 +85,20 @@ SCENES: Mapping[str, Scene] = {
     "at once": Scene(_COMMANDS, (prepared.clone, prepared.completions, prepared.agent), _AT_ONCE),
     "training": Scene(_COMMANDS, (prepared.clone,), "^etude train", seconds=45),
     "commands live": Scene(_COMMANDS, (prepared.live,), "^etude (plan|runs|bench behaviour)", seconds=75),
-    "sitting": Scene(_COMMANDS, AGENT, "^etude (init|agent|acp|sessions)", SESSION),
+    "sitting": Scene(_COMMANDS, AGENT, "^etude (init|agent|acp|sessions)", SESSION, seconds=25),
     "commands models": Scene(_COMMANDS, (prepared.downloads,), "^etude models", seconds=75),
-    "sandboxes": Scene(_COMMANDS, (prepared.clone,), "^etude (play|serve|environments (serve|burst))", FEW),
+    "sandboxes": Scene(_COMMANDS, (prepared.clone,), "^etude (play|serve|environments (serve|burst))", FEW, seconds=25),
     "commands images": Scene(_COMMANDS, (prepared.roots,), "^etude images", needs=images),
     "commands tasks": Scene(_COMMANDS, (*SHOP, prepared.mined), "^etude tasks (?!generate)", FEW_TASKS, 60, images),
     "commands bench": Scene(
-        _COMMANDS, (prepared.clone, prepared.tasks, prepared.two_runs), "^etude bench (?!behaviour)", SMALL_BENCH
+        _COMMANDS,
+        (prepared.clone, prepared.tasks, prepared.two_runs),
+        "^etude bench (?!behaviour)",
+        SMALL_BENCH,
+        seconds=25,
     ),
     "commands index": Scene(_COMMANDS, (prepared.shop,), "^etude index"),
-    "chain": Scene(_COMMANDS, (prepared.chain,), "^etude weights (?!keygen)", SITE),
+    "chain": Scene(_COMMANDS, (prepared.chain,), "^etude weights (?!keygen)", SITE, seconds=25),
 }
 
 FIRST_HOUR = "docs/first-hour.md"

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,26 @@ PEER = {"engine/check"}
 """Where another implementation is what ours is held to."""
 TORCH = {"models", "kernels", "engine", "trainer", "rollouts"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
-TREES = {path: ast.parse(path.read_text()) for path in MODULES}
 SOURCES = sorted(path for folder in ("etude", "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def trees():
+    """Read when a test first asks: to collect the tests needs none of them."""
+    return ((path, tree_of(path)) for path in MODULES)
 
 
 def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def name_called(call: ast.Call) -> str:
+    """The last of its names."""
+    return getattr(call.func, "attr", None) or getattr(call.func, "id", "")
 
 
 def imports(nodes):
@@ -60,8 +75,13 @@ def imports(nodes):
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in PROGRAMS:
             if match := NAMED.fullmatch(node.value):
                 yield node.lineno, match[1]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in IMPORTERS:
+        elif isinstance(node, ast.Call) and name_called(node) in IMPORTERS:
             yield from ((node.lineno, arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant))
+
+
+@cache
+def imported(path: Path) -> list[tuple[int, str]]:
+    return list(imports(ast.walk(tree_of(path))))
 
 
 def at_load(tree):
@@ -83,14 +103,12 @@ def below(name, *modules):
 
 def violations(rule):
     found = []
-    for path, tree in TREES.items():
+    for path in MODULES:
         room = room_of(path)
         if room == "__init__":
             continue
         found += [
-            f"{path.relative_to(ROOT)}:{line} imports {name}"
-            for line, name in imports(ast.walk(tree))
-            if rule(room, name)
+            f"{path.relative_to(ROOT)}:{line} imports {name}" for line, name in imported(path) if rule(room, name)
         ]
     return found
 
@@ -132,14 +150,15 @@ READS_TARS = {
 
 
 OPENS_TARS = {"tarfile.open", "tarfile.TarFile", "tarfile.TarFile.open", "shutil.unpack_archive"}
+LAST = {name.rpartition(".")[2] for name in OPENS_TARS}
 
 
 def test_nobody_but_these_opens_a_tar():
     """Where two readers of what a sandbox made differ, a session shows one workspace and is paid for another."""
     found = set()
-    for path, tree in TREES.items():
+    for path, tree in trees():
         for node in ast.walk(tree):
-            call = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            call = ast.unparse(node.func) if isinstance(node, ast.Call) and name_called(node) in LAST else ""
             modes = [word.value for word in node.keywords if word.arg == "mode"] if call else []
             writes = any(isinstance(mode, ast.Constant) and str(mode.value).startswith("w") for mode in modes)
             if call in OPENS_TARS and not writes:
@@ -153,11 +172,11 @@ def test_the_core_of_a_room_knows_none_of_its_wings():
     known = []
     for room, wings in house.WINGS.items():
         optional = tuple(f"etude.{room}.{wing}" for wing in wings)
-        for path, tree in TREES.items():
+        for path in MODULES:
             if room_of(path) == room and not below(house.name_of(path, PACKAGE), *optional):
                 known += [
                     f"{path.relative_to(ROOT)}:{line} names {name}"
-                    for line, name in imports(ast.walk(tree))
+                    for line, name in imported(path)
                     if below(name, *optional)
                 ]
     assert known == []
@@ -170,7 +189,7 @@ def test_the_controller_loads_torch_only_inside_its_actors():
     loaded = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in CONTROLLER
-        for line, name in imports(at_load(TREES[path]))
+        for line, name in imports(at_load(tree_of(path)))
         if below(name, "torch")
     ]
     assert loaded == []
@@ -191,7 +210,7 @@ def test_files_and_functions_fit_the_eye():
         text = path.read_text()
         if len(text.splitlines()) > 500:
             long.append(f"{path.relative_to(ROOT)}: {len(text.splitlines())} lines")
-        for node in ast.walk(ast.parse(text)):
+        for node in house.statements(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno - node.lineno >= 60:
                 long.append(
                     f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {node.end_lineno - node.lineno + 1} lines"
@@ -201,7 +220,7 @@ def test_files_and_functions_fit_the_eye():
 
 def test_every_module_says_what_it_is():
     silent = [
-        str(path.relative_to(ROOT)) for path in MODULES if path.stat().st_size and not ast.get_docstring(TREES[path])
+        str(path.relative_to(ROOT)) for path in MODULES if path.stat().st_size and not ast.get_docstring(tree_of(path))
     ]
     assert silent == []
 
@@ -209,7 +228,7 @@ def test_every_module_says_what_it_is():
 def test_public_classes_and_functions_of_rooms_are_documented():
     """Classes whose name says it all (small configs, errors) may go without; functions other rooms call may not."""
     bare = []
-    for path, tree in TREES.items():
+    for path, tree in trees():
         for node in tree.body:
             public = isinstance(node, ast.ClassDef) and not node.name.startswith("_")
             if public and not ast.get_docstring(node) and len(node.body) > 6:
@@ -242,14 +261,13 @@ def called(tree: ast.AST):
     """(line, last name) of every call, and what it is given."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
-            yield node, name
+            yield node, name_called(node)
 
 
 def test_one_module_starts_git():
     """Only host/git knows how to run it so that it obeys no repository."""
     found = []
-    for path, tree in TREES.items():
+    for path, tree in trees():
         starts = any(name in SPAWNS or name in ("which", "find_program") for _, name in called(tree))
         words = {str(node.value).split(" ")[0] for node in ast.walk(tree) if isinstance(node, ast.Constant)}
         if starts and "git" in words:
@@ -258,7 +276,7 @@ def test_one_module_starts_git():
 
 
 def test_one_module_locks_files():
-    found = [str(path.relative_to(PACKAGE)) for path, tree in TREES.items() if "flock" in dict(called(tree)).values()]
+    found = [str(path.relative_to(PACKAGE)) for path, tree in trees() if "flock" in dict(called(tree)).values()]
     assert found == ["host/lock.py"]
 
 
@@ -290,16 +308,16 @@ OF_ETUDE = {
     "product/setup/written.py": "the agent.toml that was there, which is kept",
 }
 """What reads files in the rooms that work in a user's directory, and which: none of a workspace."""
+OF_OURS = ("beneath", "AcpSession", "store", "self")
 
 
 def test_one_module_reads_a_workspace_on_the_host():
     found = set()
-    for path, tree in TREES.items():
+    for path, tree in trees():
         if room_of(path) not in ("harness", "product", "search", "cli"):
             continue
         for node, name in called(tree):
-            on = ast.unparse(node.func).rpartition(".")[0]
-            if name in READS and on not in ("beneath", "AcpSession", "store", "self"):
+            if name in READS and ast.unparse(node.func).rpartition(".")[0] not in OF_OURS:
                 found.add(str(path.relative_to(PACKAGE)))
     assert found == OF_ETUDE.keys()
 
@@ -331,7 +349,7 @@ def test_the_page_is_the_algorithm():
     """It fits a page, and takes, credits, packs, steps and puts by name; the trainer's process runs it."""
     path = PACKAGE / "rollouts" / "loop.py"
     assert 80 <= len(path.read_text().splitlines()) <= 150
-    functions = {n.name: n for n in TREES[path].body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+    functions = {n.name: n for n in tree_of(path).body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
     calls = {name: [each for _, each in called(function)] for name, function in functions.items()}
     assert calls["learn"] == ["assign_advantages", "build_batch", "step", "put"]
     assert [given(call) for call, _ in called(functions["learn"])] == [
@@ -347,7 +365,7 @@ def test_the_page_is_the_algorithm():
     assert {"make_groups", "take_groups", "step", "announce_version"} <= set(calls["train"])
     assert {"draw", "start", "dispatch"} <= set(calls["make_groups"])
     assert {"play_and_judge", "commit"} <= set(calls["roll_out"])
-    actor = TREES[PACKAGE / "rollouts" / "actors" / "trainer.py"]
+    actor = tree_of(PACKAGE / "rollouts" / "actors" / "trainer.py")
     learned = [given(call) for call, name in called(actor) if name == "learn"]
     assert learned == ["whole, self.trainer, self.publishing, self.config.trainer, progress, hints"]
     assert "build_batch" not in [name for _, name in called(actor)]
@@ -359,7 +377,7 @@ def test_no_token_passes_the_controller():
     assert not [name for name, kind in fields.items() if any(word in kind for word in ("Segment", "Event", "ndarray"))]
     handled = ("controller", "groups", "restore", "schedule", "stats", "loop")
     for name in handled:
-        tree = TREES[PACKAGE / "rollouts" / f"{name}.py"]
+        tree = tree_of(PACKAGE / "rollouts" / f"{name}.py")
         names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         assert not names & {"segments", "token_ids", "logprobs"}, name
 
@@ -374,7 +392,7 @@ def test_what_is_printed_cannot_drive_a_terminal():
     """`plain.say` prints; the one other print moves the cursor on purpose and shows a plain line."""
     bare = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path, tree in TREES.items()
+        for path, tree in trees()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
         if "inside" not in path.parts and path != PACKAGE / "plain.py"

@@ -53,13 +53,13 @@ def measured(root: Path) -> dict[str, int]:
     for room, wings in WINGS.items():
         inside = {name_of(path, package): lines[path] for path in trees if path.is_relative_to(package / room)}
         core = {name for name in inside if name.split(".")[2:3] not in ([wing] for wing in wings)}
-        within = {name: others & inside.keys() for name, others in graph.items() if name in inside}
-        rooms[f"{room}, core and all it imports"] = sum(inside[name] for name in reached(within, core))
+        arrows_inside = {name: others & inside.keys() for name, others in graph.items() if name in inside}
+        rooms[f"{room}, core and all it imports"] = sum(inside[name] for name in reached(arrows_inside, core))
     found |= dict(sorted(rooms.items()))
     functions = [
         node.end_lineno - node.lineno + 1
         for tree in trees.values()
-        for node in ast.walk(tree)
+        for node in statements(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno
     ]
     keys = config_paths(root)
@@ -69,8 +69,23 @@ def measured(root: Path) -> dict[str, int]:
         "comment and docstring lines in 100": round(100 * said(trees, package) / sum(lines.values())),
         "recipe paths": len(keys),
         "distinct key names": len({path.rpartition(".")[2] for path in keys}),
-        "circles": len(circles(trees, package)),
+        "circles": len(_circles(graph)),
     }
+
+
+def statements(tree: ast.Module) -> Any:
+    """Every one, however deep, and no expression: most of a tree is expressions."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += within(node)
+
+
+def within(node: ast.AST) -> list[ast.AST]:
+    """The statements directly in one, and the branches that hold more."""
+    kinds = (ast.stmt, ast.ExceptHandler, ast.match_case)
+    return [each for each in ast.iter_child_nodes(node) if isinstance(each, kinds)]
 
 
 def said(trees: dict[Path, ast.Module], package: Path) -> int:
@@ -78,7 +93,7 @@ def said(trees: dict[Path, ast.Module], package: Path) -> int:
     count = 0
     for path, tree in trees.items():
         count += sum(line.lstrip().startswith("#") for line in path.read_text().splitlines())
-        for node in ast.walk(tree):
+        for node in statements(tree):
             if (
                 isinstance(node, ast.Expr)
                 and isinstance(node.value, ast.Constant)
@@ -134,7 +149,11 @@ def name_of(path: Path, package: Path) -> str:
 
 def circles(trees: dict[Path, ast.Module], package: Path) -> list[list[str]]:
     """Groups of modules that import each other in a circle, imports inside functions among them."""
-    return [group for group in _components(arrows(trees, package)) if len(group) > 1]
+    return _circles(arrows(trees, package))
+
+
+def _circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    return [group for group in _components(graph) if len(group) > 1]
 
 
 def reached(graph: dict[str, set[str]], start: set[str]) -> set[str]:
@@ -160,7 +179,7 @@ def _imports(tree: ast.Module) -> Any:
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             waiting += node.orelse
         else:
-            waiting += ast.iter_child_nodes(node)
+            waiting += within(node)
 
 
 def _components(arrows: dict[str, set[str]]) -> list[list[str]]:

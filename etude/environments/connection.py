@@ -21,6 +21,7 @@ from etude.environments.remote import RemoteConfig
 from etude.environments.wire import KEY, UNDER_WAY, ServerError, error_of
 from etude.errors import DeadlineExceeded, SandboxError
 from etude.serving.tracing import outgoing
+from etude.serving.trust import trust
 
 _READ_S = TURN_S + 25.0
 _CANCEL_S = 30.0
@@ -37,6 +38,7 @@ class Connection:
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx2.Timeout(60.0, connect=5.0, read=_READ_S, pool=None),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=4.0),
+            verify=trust(config.url),
             trust_env=False,  # sandboxes are reached directly, whatever proxy this machine's browsers use
         )
 

@@ -90,18 +90,18 @@ def build_skeleton(root: Path, targets: list[str]) -> None:
             shutil.copyfile(Path("/etc", name), etc / name)
     for name, text in _WRITTEN.items():
         (etc / name).write_text(text)
-    for link in Path("/etc/alternatives").glob("*"):  # Debian: awk, editor, java … are links through here
+    (etc / "alternatives").mkdir()  # Debian: awk, editor, java … are links through here, hundreds of them
+    for link in os.scandir("/etc/alternatives") if os.path.isdir("/etc/alternatives") else ():
         if link.is_symlink():
-            (etc / "alternatives").mkdir(exist_ok=True)
-            (etc / "alternatives" / link.name).symlink_to(os.readlink(link))
+            os.symlink(os.readlink(link.path), f"{etc}/alternatives/{link.name}")
     (etc / "mtab").symlink_to("/proc/mounts")
     for target in targets:
         _make_point(root, target)
     for directory, _, files in os.walk(root):  # readable to the sandbox's user whatever our umask
         os.chmod(directory, 0o755)
-        for path in (Path(directory, name) for name in files):
-            if not path.is_symlink():
-                path.chmod(0o644)
+        for path in (f"{directory}/{name}" for name in files):
+            if not os.path.islink(path):
+                os.chmod(path, 0o644)
 
 
 def _make_point(root: Path, target: str) -> None:

@@ -28,13 +28,13 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from types import ModuleType
 from typing import Literal
 
 import numpy as np
 import zstandard
 
 from etude.errors import WeightError
-from etude.weights import range_coder, rice, whole
 from etude.weights.forms import U16, Array, Form, form_of, to_wire
 
 Policy = Literal["small", "fast"]
@@ -73,6 +73,14 @@ class Encoded:
 UNCHANGED = Encoded(Codec.EMPTY, bytes([Codec.EMPTY]), 0)
 
 
+def _compiled() -> tuple[ModuleType, ModuleType, ModuleType]:
+    """The modules whose loops are compiled. To import numba takes longer than all else that a config or `etude weights
+    log` needs of this room, so it waits for the first chunk."""
+    from etude.weights import range_coder, rice, whole
+
+    return range_coder, rice, whole
+
+
 def encode(new: Array, parent: Array, policy: Policy = "small") -> Encoded:
     """The payload that turns `parent` into `new`, two contiguous arrays [N] of one form: the shortest, or one soon
     made.
@@ -80,6 +88,7 @@ def encode(new: Array, parent: Array, policy: Policy = "small") -> Encoded:
     form = form_of(new)
     if form.halves:
         return _encode_halves(new, parent, policy)
+    range_coder, rice, whole = _compiled()
     symbols, before = form.symbols(new), form.symbols(parent)
     changed, stream = rice.encode(symbols, before, less_than=new.nbytes)
     if changed == 0:
@@ -110,6 +119,7 @@ def encode_copy(new: Array, fast: bool) -> Encoded:
         return UNCHANGED
     codec, stream = Codec.XOR_ZSTD, _xor_zstd_stream(new, parent)
     if not fast and not form.halves:
+        _, _, whole = _compiled()
         coded = whole.encode(form.symbols(new), len(stream), form.whole_shift)
         if coded is not None:
             codec, stream = Codec.WHOLE, coded
@@ -167,6 +177,7 @@ def _xor_zstd_stream(new: Array, parent: Array) -> bytes:
 
 
 def _rice_stream(new: Array, parent: Array) -> bytes:
+    _, rice, _ = _compiled()
     symbols, before = form_of(new).symbols(new), form_of(parent).symbols(parent)
     most = rice.MOST_HEAD + 24 * symbols.size + 1  # 2^7 bits each, and as many if they are far, always do
     _, stream = rice.encode(symbols, before, less_than=most)
@@ -176,6 +187,7 @@ def _rice_stream(new: Array, parent: Array) -> bytes:
 
 
 def _range_stream(new: Array, parent: Array) -> bytes:
+    range_coder, _, _ = _compiled()
     form = form_of(new)
     symbols, before = form.symbols(new), form.symbols(parent)
     _, stream = range_coder.encode(symbols, before, range_coder.most_bytes(symbols.size), form.shift)
@@ -185,6 +197,7 @@ def _range_stream(new: Array, parent: Array) -> bytes:
 
 
 def _whole_stream(new: Array, parent: Array) -> bytes:
+    _, _, whole = _compiled()
     form = form_of(new)
     stream = whole.encode(form.symbols(new), whole.most_bytes(form.symbols(new).size), form.whole_shift)
     if stream is None:
@@ -278,7 +291,7 @@ _DECODERS: dict[Codec, Callable[[memoryview, Array], None]] = {
     Codec.RAW: _apply_raw,
     Codec.XOR_ZSTD: _apply_xor_zstd,
     Codec.HALVES: _apply_halves,
-    Codec.RICE: _apply_symbols(lambda stream, symbols, form: rice.apply(stream, symbols)),
-    Codec.RANGE: _apply_symbols(lambda stream, symbols, form: range_coder.apply(stream, symbols, form.shift)),
-    Codec.WHOLE: _apply_symbols(lambda stream, symbols, form: whole.apply(stream, symbols, form.whole_shift)),
+    Codec.RICE: _apply_symbols(lambda stream, symbols, form: _compiled()[1].apply(stream, symbols)),
+    Codec.RANGE: _apply_symbols(lambda stream, symbols, form: _compiled()[0].apply(stream, symbols, form.shift)),
+    Codec.WHOLE: _apply_symbols(lambda stream, symbols, form: _compiled()[2].apply(stream, symbols, form.whole_shift)),
 }

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 
 import light
 import pytest
@@ -15,31 +16,42 @@ def python(tmp_path_factory):
     return light.light_environment(tmp_path_factory.mktemp("light") / "venv")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "extra"),
-    [
-        (["serve", MODEL], "train"),
-        (["train", QUICKSTART], "train"),
-        (["plan", QUICKSTART], "train"),
-        (["play"], "train"),
-        (["pretrain", ROOT / "recipes/base.toml"], "train"),
-        (["weights", "log", "x"], "train"),
-        (["bench", "run", "--ladder", 1, "--checkpoint", MODEL, "--out", "b"], "train"),
-        (["environments", "serve"], "environments"),
-        (["sessions", "serve"], "environments"),
-        (["acp"], "acp"),
-        (["completion", "bash"], "completion"),
-        (["runs", "export", "runs/x", "--to", "wandb"], "wandb"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
-)
-def test_a_command_that_needs_an_extra_names_it_in_one_line(python, tmp_path, arguments, extra):
-    done = light.run(python, *arguments, cwd=tmp_path)
-    assert done.returncode == 1
-    line = done.stderr.strip().splitlines()[-1]
-    assert "Traceback" not in done.stderr
-    assert line.startswith(f"etude {arguments[0]}: ") and " is not installed: pip install " in line
-    assert line.endswith(f"-e '{ROOT}[{extra}]'")
+NEEDS = [
+    (["serve", MODEL], "train"),
+    (["train", QUICKSTART], "train"),
+    (["plan", QUICKSTART], "train"),
+    (["play"], "train"),
+    (["pretrain", ROOT / "recipes/base.toml"], "train"),
+    (["weights", "log", "x"], "train"),
+    (["bench", "run", "--ladder", 1, "--checkpoint", MODEL, "--out", "b"], "train"),
+    (["environments", "serve"], "environments"),
+    (["sessions", "serve"], "environments"),
+    (["acp"], "acp"),
+    (["completion", "bash"], "completion"),
+    (["runs", "export", "runs/x", "--to", "wandb"], "wandb"),
+]
+"""Commands, each with the extra that it lacks."""
+IN_TURN = """
+import json, sys
+from etude.cli.main import main
+for words in json.loads(sys.argv[1]):
+    print(main(words), end="\\f", file=sys.stderr, flush=True)
+"""
+
+
+def test_a_command_that_needs_an_extra_names_it_in_one_line(python, tmp_path):
+    """One after another in one process, as what cannot be imported for one cannot be for the next; and one as typed."""
+    asked = json.dumps([[str(word) for word in arguments] for arguments, _ in NEEDS])
+    done = subprocess.run([str(python), "-c", IN_TURN, asked], cwd=tmp_path, capture_output=True, timeout=240)
+    said = done.stderr.decode().split("\f")[:-1]
+    typed = light.run(python, *NEEDS[0][0], cwd=tmp_path)
+    assert f"{typed.stderr}{typed.returncode}" == said[0]
+    assert "Traceback" not in done.stderr.decode()
+    for (arguments, extra), told in zip(NEEDS, said, strict=True):
+        *_, line, code = told.splitlines()
+        assert code == "1"
+        assert line.startswith(f"etude {arguments[0]}: ") and " is not installed: pip install " in line
+        assert line.endswith(f"-e '{ROOT}[{extra}]'")
 
 
 def test_what_needs_no_extra_works_without_one(python, tmp_path):

@@ -6,7 +6,11 @@ from installed import npm, pip
 NOWHERE = "./no-such-package"
 
 
-@pytest.mark.parametrize("install", [npm, pip])
+PIP = pytest.mark.proof(6)
+"""Its environment takes the time; what becomes of its failure is npm's too."""
+
+
+@pytest.mark.parametrize("install", [npm, pytest.param(pip, marks=PIP)])
 @pytest.mark.parametrize(("offline", "ends"), [("", pytest.fail.Exception), ("1", pytest.skip.Exception)])
 def test_what_cannot_be_installed_is_told(tmp_path, monkeypatch, install, offline, ends):
     monkeypatch.setenv("ETUDE_OFFLINE", offline)

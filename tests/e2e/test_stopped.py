@@ -8,6 +8,7 @@ import threading
 
 import psutil
 import pytest
+from proofs import one_of_each
 from small import ROOT, variables
 
 pytestmark = pytest.mark.timeout(240)
@@ -43,10 +44,10 @@ def stopped(words, number, until):
         started.kill()
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "name"),
-    [(signal.SIGINT, 130, "gcs_server"), (signal.SIGTERM, 143, "gcs_server"), (signal.SIGTERM, 143, "raylet")],
-)
+WAYS = [(signal.SIGINT, 130, "gcs_server"), (signal.SIGTERM, 143, "raylet"), (signal.SIGTERM, 143, "gcs_server")]
+
+
+@pytest.mark.parametrize(("number", "code", "name"), one_of_each(15, WAYS))
 def test_a_run_that_is_stopped_while_ray_starts_says_one_line(tmp_path, number, code, name):
     words = [*TRAIN, str(tmp_path / "run")]
     ended, said, errors = stopped(words, number, lambda pid: below(pid, name))

@@ -15,6 +15,7 @@ from etude.engine.server.turns import Turns
 from etude.engine.torch_engine import TorchEngine
 from etude.engine.updates import WeightUpdates
 from etude.models.chat import ChatRenderer
+from etude.serving.trust import trust
 from etude.weights.opening import open_store
 from etude.weights.subscriber import Subscriber
 
@@ -31,7 +32,8 @@ class Serving:
     def http(self, **headers):
         """A client that has the token, unless it is given other headers."""
         sent = {"Authorization": f"Bearer {TOKEN}", **headers}
-        return httpx2.AsyncClient(base_url=self.url, headers=sent, timeout=240, trust_env=False)
+        believed = trust(self.url)
+        return httpx2.AsyncClient(base_url=self.url, headers=sent, timeout=240, trust_env=False, verify=believed)
 
     def at_rest(self, within_s=10):
         """Whether everything that was let in has ended and given back what it held."""

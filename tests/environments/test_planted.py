@@ -147,6 +147,7 @@ def test_no_name_leaves_the_list_unseen() -> None:
     assert told == Path(__file__).with_name("planted.txt").read_text().splitlines()
 
 
+@pytest.mark.proof(12)
 def test_what_another_agent_starts_is_not_planted(outer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = npm(outer / "npm", "@mariozechner/pi-coding-agent@0.73.1")
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")

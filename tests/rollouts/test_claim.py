@@ -43,11 +43,11 @@ def starting(tmp_path):
             process.kill()
 
 
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_run_that_still_starts_has_its_directory(tmp_path, starting, resume):
+def test_a_run_that_still_starts_has_its_directory(tmp_path, starting):
     before = (tmp_path / "recipe.json").read_bytes()
-    with pytest.raises(ConfigError, match=rf"a run is under way there \(process {starting.pid}\); stop it first"):
-        Run(OTHER, tmp_path, resume)
+    for resume in (False, True):
+        with pytest.raises(ConfigError, match=rf"a run is under way there \(process {starting.pid}\); stop it first"):
+            Run(OTHER, tmp_path, resume)
     assert (tmp_path / "recipe.json").read_bytes() == before
 
 

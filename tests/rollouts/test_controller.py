@@ -185,6 +185,7 @@ def test_a_bug_in_what_goes_on_beside_the_loop_ends_the_run_and_is_named(tmp_pat
     controlled(tmp_path / "run", scenario)
 
 
+@pytest.mark.proof(18)
 def test_limits_of_a_task_beyond_the_models_context_are_the_contexts(tmp_path):
     async def scenario(controller):
         cluster, task = controller.cluster, ladder_task(1, "train", 0)

@@ -15,8 +15,6 @@ from etude.models.tokenizer import save_tokenizer
 from etude.trainer.config import TrainerConfig
 from etude.trainer.step import Trainer
 
-transformers = pytest.importorskip("transformers", reason="needs the dev extra")
-peft = pytest.importorskip("peft", reason="needs the dev extra")
 torch.set_num_threads(1)
 SHARED = {
     "vocab_size": 160, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -40,7 +38,18 @@ MODELS = {
 IDS = torch.tensor([3, 17, 44, 91, 5, 5, 130, 12, 77, 60])
 
 
-def adapted(name, directory):
+@pytest.fixture(scope="module")
+def transformers():
+    return pytest.importorskip("transformers", reason="needs the dev extra")
+
+
+@pytest.fixture(scope="module")
+def peft():
+    """Seconds to import, which only these tests are to pay."""
+    return pytest.importorskip("peft", reason="needs the dev extra")
+
+
+def adapted(transformers, name, directory):
     """A random published model, trained adapters beside it, and the trainer that holds both."""
     settings, lora, frozen = MODELS[name]
     torch.manual_seed(0)
@@ -67,8 +76,8 @@ def ours(decoder):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_peft_opens_it_with_the_logits_of_what_was_trained(tmp_path, name):
-    trainer = adapted(name, tmp_path)
+def test_peft_opens_it_with_the_logits_of_what_was_trained(transformers, peft, tmp_path, name):
+    trainer = adapted(transformers, name, tmp_path)
     base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
     before = base(IDS[None]).logits[0].detach()
     with warnings.catch_warnings():
@@ -98,8 +107,8 @@ def test_peft_opens_it_with_the_logits_of_what_was_trained(tmp_path, name):
     torch.testing.assert_close(export(IDS[None]).logits[0].detach(), ours(trainer.policy), atol=1e-4, rtol=1e-4)
 
 
-def test_nothing_is_written_where_no_adapter_is_trained(tmp_path):
-    adapted("Llama", tmp_path)
+def test_nothing_is_written_where_no_adapter_is_trained(transformers, tmp_path):
+    adapted(transformers, "Llama", tmp_path)
     trainer = Trainer(load_checkpoint(tmp_path / "base")[0], TrainerConfig())
     trainer.trained.save_adapter(tmp_path / "none", tmp_path / "base")
     assert not (tmp_path / "none").exists()

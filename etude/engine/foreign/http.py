@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 
 from etude.errors import ConfigError, ContextOverflow, DeadlineExceeded, EtudeError
+from etude.serving.trust import trust
 
 _BUSY = {429, 502, 503, 504}
 _TOO_LONG = ("context length", "max_model_len", "longer than the maximum", "longer than the model")
@@ -42,6 +43,7 @@ class ServerConnection:
             timeout=httpx2.Timeout(None, connect=5.0),  # each call has its deadline
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=4.0),
             trust_env=False,
+            verify=trust(self.url),
         )
 
     async def close(self) -> None:

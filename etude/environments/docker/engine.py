@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 
 from etude.errors import DeadlineExceeded, MissingDependency, SandboxError
+from etude.serving.trust import trust
 
 NEWEST = (1, 44)
 """The newest version of the API whose fields we know. An older engine is spoken to in its own version."""
@@ -61,7 +62,10 @@ class Engine:
         self.about = _greet(socket, wait_s)
         self.version = _common_version(self.about)
         self._http = httpx2.AsyncClient(
-            transport=httpx2.AsyncHTTPTransport(uds=str(socket)), base_url=_ENGINE, timeout=wait_s, trust_env=False
+            transport=httpx2.AsyncHTTPTransport(verify=trust(_ENGINE), uds=str(socket)),
+            base_url=_ENGINE,
+            timeout=wait_s,
+            trust_env=False,
         )
 
     async def close(self) -> None:
@@ -135,7 +139,8 @@ def _greet(socket: Path, wait_s: float) -> dict[str, Any]:
     try:
         if not stat.S_ISSOCK(socket.stat().st_mode):
             raise MissingDependency(f"{socket} is no socket of a container engine: {ADVICE}")
-        with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(socket)), base_url=_ENGINE, trust_env=False) as http:
+        through = httpx2.HTTPTransport(verify=trust(_ENGINE), uds=str(socket))
+        with httpx2.Client(transport=through, base_url=_ENGINE, trust_env=False) as http:
             answer = http.get("/version", timeout=wait_s)
             answer.raise_for_status()
             return answer.json()

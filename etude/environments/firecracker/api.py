@@ -12,9 +12,11 @@ from collections.abc import Mapping
 import httpx2
 
 from etude.errors import SandboxError
+from etude.serving.trust import trust
 
 _DONE = 204
 _HEADERS = {"Accept": "application/json"}
+_LOCAL = "http://localhost"
 
 
 class Api:
@@ -23,8 +25,8 @@ class Api:
     def __init__(self, socket: str, name: str) -> None:
         self._name = name
         self._http = httpx2.AsyncClient(
-            transport=httpx2.AsyncHTTPTransport(uds=socket),
-            base_url="http://localhost",
+            transport=httpx2.AsyncHTTPTransport(verify=trust(_LOCAL), uds=socket),
+            base_url=_LOCAL,
             headers=_HEADERS,
             timeout=None,
             trust_env=False,

@@ -21,6 +21,7 @@ from etude.errors import DeadlineExceeded, EndpointError
 from etude.harness.endpoint.completion import BadAnswer, Completion, OnDelta, Reader, Retry
 from etude.harness.endpoint.config import EndpointConfig
 from etude.harness.endpoint.refusals import RetryableError, error_of_fault, refusal, unkeyed
+from etude.serving.trust import trust
 
 REQUEST_ID = "X-ACP-Model-Request-ID"
 """The header by which a trainer that listens on the endpoint tells which request became what in a session."""
@@ -65,6 +66,7 @@ class Wire:
             timeout=httpx2.Timeout(self._silence_s, connect=self._connect_s, pool=None),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=30.0),
             trust_env=not config.is_local,
+            verify=trust(config.url, by_environment=not config.is_local),
         )
 
     async def close(self) -> None:

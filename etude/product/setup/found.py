@@ -22,6 +22,7 @@ from etude.harness.endpoint.wire import NoModels, list_models
 from etude.host.home import default_home
 from etude.host.sockets import is_noted
 from etude.product.config import LEAST_CONTEXT, AgentConfig
+from etude.serving.trust import trust
 
 _LOOK_S = 3.0
 _OPENAI, _ANTHROPIC = "https://api.openai.com/v1", "https://api.anthropic.com/v1"
@@ -98,13 +99,13 @@ async def _asked(candidate: Candidate) -> Candidate:
         key = config.read_key()
     except ConfigError:  # a key or an address that is none: found out when it is tried
         return candidate
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers, env = {"Authorization": f"Bearer {key}"} if key else {}, not config.is_local
     if candidate.url.startswith(_ANTHROPIC) and key:
         headers |= {"x-api-key": key, "anthropic-version": "2023-06-01"}
     try:
         async with (
             asyncio.timeout(scaled(_LOOK_S)),
-            httpx2.AsyncClient(headers=headers, trust_env=not config.is_local) as client,
+            httpx2.AsyncClient(headers=headers, trust_env=env, verify=trust(config.url, by_environment=env)) as client,
         ):
             models = tuple(Model(str(each["id"]), _context(each)) for each in await list_models(client, config.url))
     except (TimeoutError, NoModels):

@@ -13,6 +13,7 @@ import httpx2
 from etude.deadlines import scaled
 from etude.errors import EndpointError, EtudeError
 from etude.product.setup.found import Candidate, looked_at
+from etude.serving.trust import trust
 
 _LOOK_S = 10.0
 
@@ -21,11 +22,11 @@ async def why_silent(candidate: Candidate) -> EtudeError:
     """The error to raise. Raises ConfigError where the address is none, or its key is not here."""
     config = candidate.config(candidate.model or "?")
     key = config.read_key()
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers, env = {"Authorization": f"Bearer {key}"} if key else {}, not config.is_local
     try:
         async with (
             asyncio.timeout(scaled(_LOOK_S)),
-            httpx2.AsyncClient(headers=headers, trust_env=not config.is_local) as client,
+            httpx2.AsyncClient(headers=headers, trust_env=env, verify=trust(config.url, by_environment=env)) as client,
             client.stream("GET", f"{config.url}/models") as response,
         ):
             status = response.status_code

@@ -23,6 +23,7 @@ from etude.harness.sampler import Completion, SampleRequest
 from etude.records import Version
 from etude.rollouts.links import Loaded
 from etude.rollouts.worker import WorkerAway, WorkerGone
+from etude.serving.trust import trust
 
 _ASK_S = 10.0
 _CONNECT_S = 5.0
@@ -82,6 +83,7 @@ class LendingServer:
                 timeout=httpx2.Timeout(None, connect=scaled(_CONNECT_S)),  # each call has its deadline
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64),
                 trust_env=False,
+                verify=trust(self.url),
             )
         return self._http
 

@@ -11,6 +11,7 @@ import pytest
 
 from etude.errors import ConfigError
 from etude.serving.token import own_token
+from etude.serving.trust import trust
 
 
 def over(server, scenario, deadline_s=120, **headers):
@@ -18,7 +19,8 @@ def over(server, scenario, deadline_s=120, **headers):
 
     async def whole():
         given = {"Authorization": f"Bearer {server.token}", **headers}
-        async with httpx2.AsyncClient(base_url=server.url, headers=given, timeout=60, trust_env=False) as http:
+        calls = {"timeout": 60, "trust_env": False, "verify": trust(server.url)}
+        async with httpx2.AsyncClient(base_url=server.url, headers=given, **calls) as http:
             async with asyncio.timeout(deadline_s):
                 return await scenario(http)
 
