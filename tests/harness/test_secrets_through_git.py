@@ -22,7 +22,7 @@ CHANGED = (
     "git diff -S --cached", "git grep -l -e secret | xargs -r true; git diff",
 )  # fmt: skip
 CHANGED_AND_UNPRINTED = (
-    "git status", "git status -sb", "git diff --stat", "git diff --name-only", "git diff --cached", "git ls-files -m", "git grep --cached secret",
+    "git status", "git status -sb", "git diff --stat", "git diff --name-only", "git diff --cached", "git diff --cached --stat", "git ls-files -m", "git grep --cached secret",
     "git diff -- src", "git grep a -- src", "git diff-files", "git log -p", "git describe --always --dirty",
 )  # fmt: skip
 NO_REPOSITORY = (

@@ -83,7 +83,7 @@ def _prints(words: Sequence[str | None]) -> bool:
     if does == "status":
         return any(re.match(r"-\w*v|--v", option) for option in options)
     if does in ("diff", "grep") and not _STAGED.isdisjoint(options):
-        return not all(map(_OF_INDEX.fullmatch, options))
+        return not all(option in _SHORT or _OF_INDEX.fullmatch(option) for option in options)
     if does in ("diff-files", "diff-index"):
         return not _SHORT.union(_STAGED).issuperset(options)
     return does == "grep" or (does == "diff" and not (options and _SHORT.issuperset(options)))
