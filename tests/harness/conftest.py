@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from denied_reads.trial import Trial
+
 from etude.environments.base import Sandbox, SandboxSpec
+from etude.environments.build import default_cache_dir
 from etude.environments.namespace import NamespaceBackend
 from etude.harness.prompt import system_prompt
 from etude.harness.tools import TOOLS
@@ -39,3 +45,14 @@ def in_sandbox() -> Callable[..., Any]:
         return asyncio.run(whole())
 
     return run
+
+
+@pytest.fixture
+def trial(outer: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trial]:
+    """Denied files in a home and a workspace, as `benchmarks/permissions.py` plays them."""
+    trial = Trial(outer / "trial")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(default_cache_dir().parent))
+    monkeypatch.setenv("HOME", str(trial.home))
+    trial.lay_out()
+    yield trial
+    trial.remove()

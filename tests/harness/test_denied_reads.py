@@ -1,8 +1,7 @@
-"""What is denied to read stays closed, by whatever words: real shells, real git, and the kernel says what was opened.
+"""What is denied to read stays closed, by whatever words, where nothing is hidden from the shells.
 
-The trial hides nothing from the shells, so that the rules alone are tested; what the sandbox hides is in
-tests/environments/test_outside.py. More lines, and others: ETUDE_SHELL_LINES, ETUDE_SHELL_SEED, and
-`benchmarks/permissions.py`.
+So the rules alone are tested. What the sandbox hides is in tests/environments/test_outside.py, what real shells open in
+test_shell_oracle.py.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,15 +17,8 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import permissions
 from denied_reads.trial import Trial
-from denied_reads.words import unread
 
-from etude.environments.build import default_cache_dir
 from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
-from etude.harness.permissions.shell import SimpleCommand, read_script
-from etude.harness.permissions.unwrap import unwrap
-
-LINES = int(os.environ.get("ETUDE_SHELL_LINES", "300"))
-SEED = int(os.environ.get("ETUDE_SHELL_SEED", "11"))
 
 REFUSED = (
     # by patterns and variables, which is how these rules were got round
@@ -163,16 +153,6 @@ REFUSED = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def trial(outer: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trial]:
-    trial = Trial(outer / "trial")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(default_cache_dir().parent))
-    monkeypatch.setenv("HOME", str(trial.home))
-    trial.lay_out()
-    yield trial
-    trial.remove()
-
-
 def verdict(judge: Judge, line: str) -> str:
     return judge.judge("run_terminal_cmd", {"command": line}).verdict
 
@@ -237,111 +217,6 @@ def test_what_ripgrep_passes_over_is_no_reason_to_ask(trial: Trial) -> None:
         assert verdict(judge, line) == "allow", line
     for line in ("rg -g '*' a", "rg -g '.e*' a", "rg -g '*.{py,env}' a", "rg -g '**/*nv' a", "rg -L --files"):
         assert verdict(judge, line) == "ask", line
-
-
-def test_shells_open_nothing_that_is_denied(trial: Trial) -> None:
-    found = permissions.play(trial, LINES, SEED, told=False)
-    # what the built-in rules ask about by name is the benchmark's alone: its `secret_opens` are not yet 0
-    faults = [fault for fault in permissions.FAULTS if fault != "secret_opens"]
-    assert {fault: found[fault] for fault in faults} == dict.fromkeys(faults, 0)
-    assert found["lines"] == LINES and found["default_allowed"] > found["allowed"] >= found["allowed_distinct"]
-    assert found["allowed_distinct"] > LINES / 50  # and not by asking about everything
-    assert found["refused_run"] > found["refused_opened"] > found["refused_run"] / 20, "the lines try"
-
-
-OPENING = (
-    "cat .en*", "cat hard", "ls infra/secrets", "grep -r secret .", "(sleep 0.1; cat .env) &",
-    "setsid sh -c 'sleep 0.3; cat .env' &", "trap 'sleep 0.1; cat .env &' EXIT", "cat certs/server.pem",
-    "cat docs/chain.txt", "cat conf/settings", "git diff --no-index README.md docs/id_rsa", "cat < ~/.codex/*",
-)  # fmt: skip
-
-
-def test_the_trial_sees_what_a_shell_opens(trial: Trial) -> None:
-    """It could find something: these are run although they are refused. What is left running belongs to its line."""
-    trial.lay_out(secrets=True)
-    runs = trial.opened([*OPENING, "cat README.md", "ls infra", "grep a docs/guide.md"])
-    assert {(hit.line, hit.shell) for hit in runs.hits} == {
-        (line, shell) for line in OPENING for shell in ("dash", "bash") if (line, shell) != (OPENING[-1], "dash")
-    }
-    assert runs.timed_out == runs.not_found == []
-    [files] = {hit.files for hit in runs.hits if hit.line == "cat docs/chain.txt"}
-    assert files == {str(trial.project / "certs" / "server.pem")} and files <= trial.secret_files - trial.denied_files
-
-
-def test_a_line_that_does_not_end_or_is_not_found_is_told(trial: Trial) -> None:
-    endless, missing = "while :; do cat README.md; done", "cat README.md; no-such-program a"
-    runs = trial.opened([endless, missing, "cat README.md"])
-    assert runs.timed_out == [(endless, "dash"), (endless, "bash")]
-    assert runs.not_found == [(missing, "dash"), (missing, "bash")]
-    assert permissions.missing_programs(missing, trial.env["PATH"]) == {"no-such-program"}
-
-
-@pytest.mark.parametrize("only", [True, False])
-def test_an_open_is_counted_for_the_rules_that_allowed_its_line(
-    trial: Trial, monkeypatch: pytest.MonkeyPatch, only: bool
-) -> None:
-    """The same lines, allowed by the built-in rules alone, and by those that deny as well."""
-    lines = ["cat .env", "cat docs/own", "cat certs/server.pem", "cat README.md"]
-    monkeypatch.setattr(permissions, "make_line", lambda draw, *_: lines[draw.randrange(4)])
-    allowed = Trial.allowed
-
-    def lax(self: Trial, line: str, judge: Judge | None = None) -> bool:
-        return line in lines if judge or not only else allowed(self, line)
-
-    monkeypatch.setattr(Trial, "allowed", lax)
-    found = permissions.play(trial, 40, 1, told=False)
-    assert (found["denied_opens"], found["secret_opens"]) == (0 if only else 4, 4)
-    assert found["default_allowed"] == 40 and found["distinct_run"] == 4
-
-
-NESTED = (
-    "bash -c 'cat README.md .env'", "sh -c 'cat README.md .env'", "env bash -c 'cat README.md .env'",
-    "echo README.md .env | xargs cat", "find . -maxdepth 1 -name .env -exec cat {} +", "eval 'cat README.md .env'",
-    "time find . -name x -exec cat .env ;", "time env X=1 cat .env", "time timeout 5 cat .env",
-    "env nice timeout 5 cat .env", "bash -c 'cd src; printf \"%s\\n\" \"a b\"'", "trap 'cat .env' EXIT",
-)  # fmt: skip
-"""What runs below another command."""
-PLAIN = (
-    "cat README.md .env",
-    "cat $'README.md' .env",
-    "cat 'a\nb' .env",
-    "find . -name time .env",
-    "exec -a x cat .env",
-)
-
-
-@pytest.mark.skipif(not shutil.which("strace"), reason="no strace")
-def test_the_trial_sees_what_runs_and_the_judge_has_not_read(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
-    everyday = [line for line in permissions.everyday() if trial.allowed(line)]
-    assert unread(trial, [*everyday, *NESTED, *PLAIN]) == ([], 0)
-
-    def lines(of: Sequence[str]) -> set[str]:
-        return {line for line, _ in unread(trial, of)[0]}
-
-    for gone in (list, lambda _: []):  # nothing is taken apart; nothing is told of what is
-        monkeypatch.setattr("denied_reads.words.unwrap", gone)
-        assert lines([*NESTED, *PLAIN[:-1]]) == set(NESTED)
-    monkeypatch.setattr("denied_reads.words.unwrap", unwrap)
-
-    def short(line: str) -> list[SimpleCommand]:
-        """A reader that loses the last word of each `cat` and `find`."""
-        return [
-            replace(each, words=each.words[:-1]) if each.words and each.words[0].text in ("cat", "find") else each
-            for each in read_script(line)
-        ]
-
-    for reader in ("denied_reads.words.read_script", "etude.harness.permissions.unwrap.read_script"):
-        monkeypatch.setattr(reader, short)
-    assert lines(["cat README.md", *PLAIN[:-1]]) == {"cat README.md", *PLAIN[:-1]}
-    texts = {"bash -c 'cat README.md .env'", "eval 'cat README.md .env'", "trap 'cat .env' EXIT"}
-    assert lines(NESTED) >= texts
-
-
-@pytest.mark.skipif(not shutil.which("strace"), reason="no strace")
-def test_what_a_program_starts_of_its_own_accord_is_counted_and_what_that_starts_is_seen(trial: Trial) -> None:
-    """git starts a shell, and the shell a command."""
-    alias = "git -c alias.x='!cat README.md .env' x"
-    assert unread(trial, [alias]) == ([(alias, "cat\0README.md\0.env\0")], 1)
 
 
 def test_everyday_commands_are_not_asked_about(trial: Trial) -> None:
