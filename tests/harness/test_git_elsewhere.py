@@ -5,6 +5,7 @@ Every plant is tried twice: git must print the other's, or the case shows nothin
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -132,6 +133,33 @@ def alternate_objects_by_a_link(project: Path, others: Path) -> None:
 
 
 @plant("git show $NAME")
+def a_link_in_alternate_objects(project: Path, others: Path) -> None:
+    lent = repository(project / "lent") / "objects"
+    for each in others.glob("objects/??"):
+        (lent / each.name).symlink_to(each)
+    (project / ".git/objects/info/alternates").write_text(f"{lent}\n")
+
+
+@plant("git show $NAME")
+def an_index_of_packs_that_names_one_elsewhere(project: Path, others: Path) -> None:
+    git(others.parent, "repack", "-adq")
+    theirs, packs = others / "objects/pack", project / ".git/objects/pack"
+    (pack,) = theirs.glob("*.pack")
+    for end in (".pack", ".idx"):
+        shutil.copy(pack.with_suffix(end), packs / f"{pack.stem}{end}")
+        shutil.copy(pack.with_suffix(end), theirs / f"p{end}")
+    git(project, "multi-pack-index", "write")
+    for each in packs.glob("pack-*"):
+        each.unlink()
+    name, index = f"{pack.stem}.idx".encode(), packs / "multi-pack-index"
+    elsewhere = b"../../../../other/.git/objects/pack/"
+    elsewhere += b"./" * ((len(name) - len(elsewhere) - 5) // 2) + b"p.idx"
+    written = index.read_bytes().replace(name, elsewhere)
+    index.unlink()
+    index.write_bytes(written)
+
+
+@plant("git show $NAME")
 def one_object_that_is_a_link(project: Path, others: Path) -> None:
     for each in others.glob("objects/??"):
         (project / ".git/objects" / each.name).mkdir(exist_ok=True)
@@ -238,6 +266,8 @@ def test_a_repository_that_the_workspace_lies_in_is_not_asked_about(project: Pat
     (project / ".git/objects/info/alternates").write_text("../../lent\n")
     (project / "lent").mkdir()
     (project / ".git/refs/heads/other").symlink_to("main")
+    git(project, "repack", "-adq")
+    git(project, "multi-pack-index", "write")
     (project / ".git/hooks").mkdir(exist_ok=True)
     (project / ".git/hooks/pre-commit").symlink_to("/bin/true")
     assert {verdict(project / "src", line) for line in READS} == {"allow"}

@@ -169,7 +169,7 @@ def test_what_is_remembered_is_narrow_and_then_allows(judge: Judge) -> None:
         "just": ("run(just)",),
         "just -j4 test": ("run(just -j4 test)",),
         "git submodule update x": ("run(git submodule update *)",),
-        "git submodule": ("run(git submodule)",),
+        "git stash": ("run(git stash)",),
         "docker compose up -d": ("run(docker compose up *)",),
         "uv run python x.py": ("run(uv run python x.py)",),
         "python3 -m pytest -q api": ("run(python3 -m pytest *)",),

@@ -4,12 +4,13 @@ Owns `leads_out`. A `.git` file, a `commondir`, an alternate store of objects or
 wherever whoever wrote the workspace likes, and `git show` then prints what another repository holds. What is reached so
 has to lie in the workspace or the worktree itself, or to be believed as the host believes it (`host.repository.find`):
 it names this worktree in return, as that of `git worktree add` and that of a submodule do. Reads nothing but names,
-links and the lists of alternates.
+links, the lists of alternates and the names of packs in an index of many.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from etude.host.repository import find
 
 _MOST_SEEN = 200_000
 """Entries of one git directory."""
-_MOST_BYTES, _MOST_STORES = 1 << 16, 20
+_MOST_BYTES, _MOST_STORES, _MOST_INDEX = 1 << 16, 20, 256 << 20
+_HEAD, _CHUNK = struct.Struct(">4s4BI"), struct.Struct(">4sQ")
+"""Of an index of many packs: its first bytes, with the numbers of chunks and of packs, and an entry of its table."""
 _NOT_READ = {"hooks", "modules", "lfs", "annex"}
 """What git does not read for its own sake when it shows something, or reads as another repository's."""
 
@@ -85,6 +88,7 @@ def _alternates(objects: Path, known: Collection[Path]) -> Iterator[str]:
         if (real := os.path.realpath(store)) in seen:
             continue
         seen.add(real)
+        yield from _names_of_packs(Path(real))
         lists = store / "info" / "alternates"
         try:
             text = beneath.read(Path(real), "info/alternates", _MOST_BYTES)
@@ -98,8 +102,28 @@ def _alternates(objects: Path, known: Collection[Path]) -> Iterator[str]:
             plain = not line.startswith((b"#", b'"')) and b"\0" not in line
             if plain and _lies_in(store / os.fsdecode(line), known):
                 waiting.append(store / os.fsdecode(line))
+                yield from _links(store / os.fsdecode(line), known)
             elif not line.startswith(b"#"):
                 yield f"{lists} names {os.fsdecode(line)!r}: objects of another repository, outside the workspace"
         if len(seen) > _MOST_STORES:
             yield f"{objects} names too many other stores of objects"
+            return
+
+
+def _names_of_packs(objects: Path) -> Iterator[str]:
+    """An index of many packs that has one outside its directory: git opens what that says."""
+    packs = objects / "pack"
+    for file in (packs / "multi-pack-index", *sorted(packs.glob("multi-pack-index.d/*.midx"))):
+        try:
+            data = beneath.read(objects, str(file.relative_to(objects)), _MOST_INDEX)
+            _, _, _, chunks, _, count = _HEAD.unpack_from(data)
+            table = dict(_CHUNK.unpack_from(data, _HEAD.size + at * _CHUNK.size) for at in range(chunks))
+            names = data[table[b"PNAM"] :].split(b"\0", count)[:count]
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, struct.error, KeyError) as error:
+            yield f"{file} cannot be looked at: {error}"
+            return
+        if any(b"/" in name for name in names):
+            yield f"{file} names packs that lie elsewhere"
             return

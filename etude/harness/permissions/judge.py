@@ -28,7 +28,7 @@ from etude.harness.permissions.effort import Effort, TooMuch
 from etude.harness.permissions.git_paths import INSTEAD, ignored, written
 from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree
 from etude.harness.permissions.literals import Word
-from etude.harness.permissions.paths import Target, WorkspacePaths, by_process
+from etude.harness.permissions.paths import Target, WorkspacePaths, by_process, lies_in
 from etude.harness.permissions.reading import chooses, follows, opens, takes_untracked
 from etude.harness.permissions.rules import OWN, PermissionConfig, Rule, kind_of
 from etude.harness.permissions.secret_files import NO_SECRETS
@@ -149,7 +149,7 @@ class Judge:
     def _asked_about(self, path: str) -> bool:
         """Whether a rule has a path of this machine asked about, by that very name, which the sandbox does not hide."""
         found = [self._first("read_file", target) for target in self._paths.targets(path)]
-        there = not any(_lies_in(path, gone) for gone in self._hidden)
+        there = not any(lies_in(path, (gone,)) for gone in self._hidden)
         return there and any(each is not None and each[0].verdict != "allow" for each in found)
 
     def _rules_on(self, tool: str) -> list[tuple[Rule, bool]]:
@@ -253,7 +253,7 @@ class Judge:
         yield reason
         ends = leads_to(command, list(directories), self._env) or ()
         back = any(
-            end is not None and _lies_in(posixpath.normpath(end), WORKSPACE) for end in ends
+            end is not None and lies_in(posixpath.normpath(end), (WORKSPACE,)) for end in ends
         )  # `cd src; …; cd ..`
         written, removes = written_words(command), posixpath.basename(words[0] or "") in _REMOVE
         others = git_reads.places(words, directories, self._paths) if words[0] == "git" else ()
@@ -376,7 +376,7 @@ class Judge:
             lists, all_files = not {"diff", "grep"} & set(words), kind == "untracked"
             compared = outside_of_tree(here, sorted(git_reads.named(words, names, here, self._paths)))
             for found in self._left().by_path if kind in ("tracked", "untracked") else ():
-                if may_open(here, found, lists, all_files) or any(_lies_in(found, top) for top in compared):
+                if may_open(here, found, lists, all_files) or any(lies_in(found, (top,)) for top in compared):
                     yield Reason("ask", command.raw, f"it may read {found}: rule {self._left().by_path[found]}")
             if kind == "tracked" and self._config.builtin:
                 for top in compared:
@@ -423,7 +423,7 @@ class Judge:
         for path in found:
             if path is None:
                 yield Reason("ask", top, "it holds too many directories to look at what lies in them")
-            elif not any(_lies_in(path, gone) for gone in self._hidden) and not (listed and ignored(Path(path))):
+            elif not any(lies_in(path, (gone,)) for gone in self._hidden) and not (listed and ignored(Path(path))):
                 for reason in (
                     each for name in self._paths.as_named(path) for each in self._argument(name, [WORKSPACE])
                 ):
@@ -498,7 +498,3 @@ class Judge:
 
 def _shown(words: Sequence[str | None]) -> str:
     return " ".join(word or "…" for word in words)
-
-
-def _lies_in(path: str, top: str) -> bool:
-    return f"{path}/".startswith(f"{top.rstrip('/')}/")

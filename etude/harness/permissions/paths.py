@@ -83,19 +83,19 @@ class WorkspacePaths:
 
     def as_named(self, path: str) -> list[str]:
         """What a path of this machine could be called in a command: its own name, and by way of /workspace."""
-        inside = [path.replace(root, WORKSPACE, 1) for root in self._real_root if _lies_in(path, (root,))]
+        inside = [path.replace(root, WORKSPACE, 1) for root in self._real_root if lies_in(path, (root,))]
         return [path, *inside]
 
     def _mapped(self, full: str) -> str:
         """Of a path as a command knows it, without following links."""
-        if self.root is not None and _lies_in(full, (WORKSPACE,)):
+        if self.root is not None and lies_in(full, (WORKSPACE,)):
             return f"{self._real_root[0]}{full[len(WORKSPACE) :]}"
         return full
 
     def is_private(self, path: str) -> bool:
         """Whether what a command finds at this path of this machine, links followed, is not what lies there."""
         real = os.path.realpath(path)
-        return _lies_in(real, _PRIVATE) and not _lies_in(real, self._real_root)
+        return lies_in(real, _PRIVATE) and not lies_in(real, self._real_root)
 
     def matches(self, pattern: str, directory: str, effort: Effort) -> list[str] | None:
         """The names a shell would put in place of a pattern, perhaps a few more, and the directories that it lists to
@@ -147,9 +147,9 @@ class WorkspacePaths:
 
     def _target(self, path: str) -> Target:
         for root in (WORKSPACE, *self._real_root):
-            if _lies_in(path, (root,)):
+            if lies_in(path, (root,)):
                 return Target(path, path[len(root) + 1 :] or ".")
-        return Target(path, None, _lies_in(path, _SCRATCH))
+        return Target(path, None, lies_in(path, _SCRATCH))
 
     def _followed(self, path: str, directory: str) -> Sequence[str]:
         full = posixpath.join(directory, path)
@@ -197,8 +197,8 @@ def _unescaped(part: str) -> str:
     return re.sub(r"\\(.)", r"\1", part)
 
 
-def _lies_in(path: str, places: Iterable[str]) -> bool:
-    return any(path == place or path.startswith(f"{place}/") for place in places)
+def lies_in(path: str, places: Iterable[str]) -> bool:
+    return any(f"{path}/".startswith(f"{place.rstrip('/')}/") for place in places)
 
 
 @dataclass(frozen=True)
