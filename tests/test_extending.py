@@ -379,6 +379,7 @@ def test_a_name_that_is_not_there_is_refused_with_those_that_are(outside):
 
 def test_an_installation_older_than_its_code_says_so():
     """As an editable one is, when entry points came with a pull: its metadata know no backend."""
-    script = "import importlib.metadata as m; m.entry_points = m.EntryPoints; import etude.environments.backends"
+    script = "import importlib.metadata as m; m.entry_points = lambda **_: m.EntryPoints()\n"
+    script += "import etude.environments.backends"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "run `pip install -e .` again" in done.stderr.splitlines()[-1]

@@ -84,15 +84,14 @@ def build_skeleton(root: Path, targets: list[str]) -> None:
             (root / name).mkdir(exist_ok=True)
     (root / "var" / "tmp").symlink_to("/tmp")
     etc = root / "etc"
-    etc.mkdir()
+    (etc / "alternatives").mkdir(parents=True)
     for name in _ETC:
         if Path("/etc", name).is_file():
             shutil.copyfile(Path("/etc", name), etc / name)
     for name, text in _WRITTEN.items():
         (etc / name).write_text(text)
-    (etc / "alternatives").mkdir()  # Debian: awk, editor, java … are links through here, hundreds of them
     for link in os.scandir("/etc/alternatives") if os.path.isdir("/etc/alternatives") else ():
-        if link.is_symlink():
+        if link.is_symlink():  # Debian: awk, editor, java … are links through here, hundreds of them
             os.symlink(os.readlink(link.path), f"{etc}/alternatives/{link.name}")
     (etc / "mtab").symlink_to("/proc/mounts")
     for target in targets:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import psutil
 import pytest
@@ -35,6 +36,7 @@ def stopped(words, number, until):
     try:
         while not until(started.pid):
             assert started.poll() is None, started.communicate()
+            time.sleep(0.02)  # to look all the time would take the core that Ray starts on
         for _ in range(3):
             os.killpg(started.pid, number)
         said, errors = started.communicate()
