@@ -142,6 +142,10 @@ REFUSED = (
     # by a catalogue of messages, which is looked up first and expanded next
     'x=$"hi"', "LANGUAGE=../../../workspace/src ls no", "TEXTDOMAINDIR=/workspace ls", "LC_ALL=zh_HK.BIG5 cat 'a'",
     "LC_MESSAGES=/workspace ls", "TERM=/workspace/x ls", "_POSIX2_VERSION=199209 tail +1 README.md",
+    # by an option that only a run would tell
+    "X=-r; grep $X a .", 'X=-r; grep "$X" a .', "X=-R; ls $X", "for f in -r -n; do grep $f a .; done", "grep -rn*x .",
+    "grep {-r,-n} a .", "grep \\-r* a .", 'grep "-r"* a .', "X=*; grep -r$X a .", "X=--files0-from=list0; wc $X",
+    "X=r; grep -$X a .", "ls -R*", "X=-f; grep $X list README.md",
     # by a number that only a run would tell, which is the name of a link
     "cd num; false; cat $?", "cd num; bash -c 'cat \"$#\"' a b", "X=$?; cat num/$X", "cat num/${?}",
     # by a find that reads a bracket as a shell does
@@ -172,6 +176,7 @@ def test_a_short_line_that_stands_for_much_is_judged_at_once(trial: Trial) -> No
 
 
 HARMLESS = (
+    "N=3; head -$N README.md", "N=3; git log -$N", "X=-n; echo \"$X\"",
     "echo $?", "ls; exit $?", "[ $? -eq 0 ] && echo yes", "printf '%s %s\\n' $? $#", "bash -euo pipefail -c ls",
     "bash -o errexit -c ls", "LC_ALL=C ls", "LANG=en_US.UTF-8 ls", "TERM=xterm-256color ls", "cat src/[0-9]*",
     "rg -n -A 3 a tests", "rg -e a tests", "rg --type py a tests", "grep -rn -A 3 -B2 a tests", "grep -rnm1 a tests",

@@ -37,7 +37,7 @@ from etude.harness.permissions.unreadable import Denied, LinkedSecrets, denied
 from etude.harness.permissions.unwrap import unwrap
 from etude.harness.permissions.variables import SETS_BY_NAME, named, rules_others
 from etude.harness.permissions.walks import met, starts, tells_ripgrep
-from etude.harness.permissions.words import Reading, Values, pieces, settled
+from etude.harness.permissions.words import Reading, Values, could_be_option, pieces, settled
 
 _SEARCHES = {"grep", "glob", "codebase_search", "read_lints"}
 _READS_ALL = {"grep", "codebase_search"}
@@ -291,11 +291,11 @@ class Judge:
     # --- what a command opens -------------------------------------------------------------------------------------
 
     def _names(self, word: Word, directories: Sequence[str | None], values: Values) -> list[str] | None:
-        """Every path that a word could be, and that could be in it; None where that could be any."""
+        """Every path that a word could be, and that could be in it; None where that could be any, or an option."""
         if word.raw.startswith(("<(", ">(")):
             return ["/dev/fd/63"]
         readings = values.readings(word)
-        if readings is None:
+        if readings is None or could_be_option(word, readings):
             return None
         found: list[str] = []
         for reading in readings:

@@ -32,6 +32,7 @@ _MOST_DEEP = 50
 """Variables that one is made of, one in the other."""
 _SETS = {"read", "mapfile", "readarray", "getopts", "printf", "wait", "unset", "let"}
 """Commands that set variables by their names."""
+_NAMED_OPTION = re.compile(r"--\w[\w-]*=")
 _ACTIVE = re.compile(r"(?<!\\)(?:\\\\)*[*?\[]")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
@@ -50,7 +51,16 @@ class Reading:
     @property
     def literal(self) -> str | None:
         """The word itself, unless it is a pattern."""
-        return None if _ACTIVE.search(self.pattern) else re.sub(r"\\(.)", r"\1", self.pattern, flags=re.DOTALL)
+        return None if _ACTIVE.search(self.pattern) else self._bare
+
+    @property
+    def could_be_option(self) -> bool:
+        """Whether it begins as one; a pattern that matches nothing stands for itself. A number is none: `head -$N`."""
+        return re.match(r"-(?!\d*\Z)", self._bare) is not None
+
+    @property
+    def _bare(self) -> str:
+        return re.sub(r"\\(.)", r"\1", self.pattern, flags=re.DOTALL)
 
 
 def escaped(text: str) -> str:
@@ -199,6 +209,11 @@ def _braces(reading: Reading, parts: Sequence[Part], splits: bool) -> list[Readi
     return [reading, *(replace(reading, pattern=before + middle + after) for middle in found[1].split(","))]
 
 
+def could_be_option(word: Word, readings: Sequence[Reading]) -> bool:
+    """Whether a word that only a run would tell could be an option, and only a run would tell which."""
+    return word.text is None and not _NAMED_OPTION.match(word.raw) and any(each.could_be_option for each in readings)
+
+
 def settled(command: SimpleCommand, names: Sequence[list[str] | None]) -> list[str | None]:
     """The words, and something in place of those that are certain to be no options, or at least one word each."""
     out: list[str | None] = []
@@ -207,9 +222,9 @@ def settled(command: SimpleCommand, names: Sequence[list[str] | None]) -> list[s
         several = word.text is None and name in ("uniq", "xxd")
         sure = found is not None and not several and not any(name.startswith("-") for name in found)
         one = ONE_WORD if name in ("test", "[") and found is None and word.quoted else None
-        if found is not None and chooses([*out, word.raw], len(out)):
+        if found is not None and (chooses([*out, word.raw], len(out)) or _NAMED_OPTION.match(word.raw)):
             one = word.raw  # no file has such a name: a shell leaves the pattern as it is
-        out.append(word.text if word.text is not None else f"\0{word.raw}" if sure and out else one)
+        out.append(word.text if word.text is not None else f"\0{word.raw}" if one is None and sure and out else one)
     return out
 
 
