@@ -30,9 +30,7 @@ SEED = int(os.environ.get("ETUDE_SHELL_SEED", "11"))
 
 def test_shells_open_nothing_that_is_denied(trial: Trial) -> None:
     found = permissions.play(trial, LINES, SEED, told=False)
-    # what the built-in rules ask about by name is the benchmark's alone: its `secret_opens` are not yet 0
-    faults = [fault for fault in permissions.FAULTS if fault != "secret_opens"]
-    assert {fault: found[fault] for fault in faults} == dict.fromkeys(faults, 0)
+    assert {fault: found[fault] for fault in permissions.FAULTS} == dict.fromkeys(permissions.FAULTS, 0)
     assert found["lines"] == LINES and found["default_allowed"] > found["allowed"] >= found["allowed_distinct"]
     assert found["allowed_distinct"] > LINES / 50  # and not by asking about everything
     assert found["refused_run"] > found["refused_opened"] > found["refused_run"] / 20, "the lines try"
