@@ -36,7 +36,7 @@ from etude.harness.permissions.paths import WorkspacePaths
 from etude.harness.permissions.rules import PermissionConfig
 from etude.harness.permissions.store import load_permissions, remember
 from etude.harness.permissions.unreadable import unreadable
-from etude.harness.prompt import PERSONA
+from etude.harness.prompt import persona
 from etude.harness.rules import read_rules
 from etude.harness.secrets import Redactor, SecretGuard, known_secrets, without_secrets
 from etude.harness.session import Session
@@ -201,7 +201,7 @@ async def open_agent(
             tools=tools.guarded,
             review=tools.review,
             on_output=on_output,
-            persona=lambda: guard.redactor.redact(_persona(directory, view.masked, around)),
+            persona=partial(_persona, guard.redactor, directory, view.masked, around),
         )
         _begin(session, name, directory, config.endpoint.model)
         agent = Agent(name, directory, session, endpoint, gate, ledger, spans)
@@ -287,6 +287,5 @@ def _refusal(name: str, unguarded: Sequence[str]) -> str:
     return f"{said}; {way} lets the agent write it, and what it writes there may then run as you, outside the sandbox"
 
 
-def _persona(directory: Path, masked: Sequence[str], around: str) -> str:
-    rules = read_rules(directory, masked)
-    return "\n\n".join(filter(None, (PERSONA, around, f"{rules}\n" if rules else "")))
+async def _persona(redactor: Redactor, directory: Path, masked: Sequence[str], around: str) -> str:
+    return redactor.redact(persona(read_rules(directory, masked), around))

@@ -10,7 +10,7 @@ A repository may bring a file as well, which asks and denies, and allows nothing
 decide what runs on the machine of whoever opens it. Who starts below a project is still in it: what a table or a file
 of a directory above asks or denies holds too (`permissions.inherited`), a file's up to the repository's top. What a
 user allowed holds where they allowed it, and nowhere else. What a user answers with "always" goes into their own file.
-Owns `load_permissions` and `remember`.
+Owns `load_permissions`, `brought`, for a sandbox that is no user's, and `remember`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ IN_REPOSITORY = ".etude/permissions.toml"
 _LISTS = ("allow", "ask", "deny")
 _STRICT: tuple[Verdict, ...] = ("ask", "deny")
 _MOST_BYTES = 1 << 20
+_OF_TOP = "this repository"
 
 
 @dataclass(frozen=True)
@@ -140,13 +141,31 @@ def _repositorys(project: Path, file: Path) -> Iterator[_Table]:
     top = (repository.top if repository else None) or project
     for place in (project, *(each for each in project.parents if each.is_relative_to(top))):
         theirs = _read(place / IN_REPOSITORY, top)
-        if unknown := set(theirs) - set(_STRICT):
-            raise ConfigError(
-                f"{place / IN_REPOSITORY}: {', '.join(sorted(unknown))}: a repository may only `ask` and `deny`, as "
-                f'keys without a table above them: `deny = ["run(git push *)"]`; allow in {file}'
-            )
-        whose = "this repository" if place == top else f"this repository's {place.relative_to(top)}"
-        yield _Table(place, parse(theirs, PermissionConfig, str(place / IN_REPOSITORY)), whose)
+        whose = _OF_TOP if place == top else f"{_OF_TOP}'s {place.relative_to(top)}"
+        yield _Table(place, _strict(theirs, str(place / IN_REPOSITORY), f"allow in {file}"), whose)
+
+
+def _strict(theirs: dict[str, Any], where: str, instead: str) -> PermissionConfig:
+    if unknown := set(theirs) - set(_STRICT):
+        raise ConfigError(
+            f"{where}: {', '.join(sorted(unknown))}: a repository may only `ask` and `deny`, as "
+            f'keys without a table above them: `deny = ["run(git push *)"]`; {instead}'
+        )
+    return parse(theirs, PermissionConfig, where)
+
+
+def brought(data: bytes | None) -> PermissionConfig:
+    """What a repository's own file at its top asks and denies, and nothing of any user's; None is no such file. Raises
+    ConfigError."""
+    try:
+        theirs = tomllib.loads(data.decode()) if data is not None else {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{IN_REPOSITORY}: not valid TOML: {error}") from None
+    said = _strict(theirs, IN_REPOSITORY, "what is denied by no rule is allowed")
+    found = parse({verdict: list(getattr(said, verdict)) for verdict in _STRICT}, _Stored, IN_REPOSITORY)
+    rules = [Rule(text, verdict) for verdict in _STRICT for text in getattr(said, verdict)]
+    found._told.update({(rule.verdict, rule.text): f"{rule} of {_OF_TOP}" for rule in rules})
+    return found
 
 
 def remember(project: Path, rules: Sequence[str], file: Path | None = None) -> None:
