@@ -1,4 +1,4 @@
-"""Rows of R2E-Gym, as they are published, read as `swe.Instance`.
+"""Rows of R2E-Gym, as they are published, read as `instance.Instance`.
 
 Owns `r2e_instance`. A row names a repository without its owner, and the commit that mended it; the workspace is that of
 the commit before. Its tests are files of its own, below r2e_tests, with the logs of a run before and one after; those
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from etude.errors import ConfigError
-from etude.tasks.swe import Instance
+from etude.tasks.instance import Instance
 
 R2E_FIELDS = ("repo_name", "commit_hash", "execution_result_content")
 """What such a row has, and no other."""

@@ -1,6 +1,6 @@
 """Instances of SWE-bench and its kin, as tasks: a line of JSON and a local clone give the files before and after.
 
-Owns `Instance`, `read_instances` and `files_of`. An instance names a commit and carries patches; nothing is downloaded,
+Owns `read_instances` and `files_of`. An instance names a commit and carries patches; nothing is downloaded,
 and the clone is only read. SWE-bench and SWE-Gym: `patch` is the solution, `test_patch` brings the tests. SWE-smith:
 `patch` is a bug, laid over a commit that is right. R2E-Gym: a commit is the solution (`r2e`). What of a line is not
 taken is said with its reason, and what is wrong is refused with file, line and field. Source: the data sets' own
@@ -13,15 +13,17 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from etude.errors import ConfigError
 from etude.host.git import GitContext
 from etude.tasks.git import run_git
+from etude.tasks.instance import Instance
 from etude.tasks.json_lines import read_objects
 from etude.tasks.mined.history import History, Tree
+from etude.tasks.r2e import R2E_FIELDS, r2e_instance
 
 _MIRROR = re.compile(r"^(?:[^/]+/)?(?P<owner>[^/]+)__(?P<name>[^/]+)\.(?P<commit>[0-9a-f]{7,40})$")
 """How SWE-smith names a repository: with its commit."""
@@ -37,33 +39,6 @@ _NOT_TAKEN = {
 
 
 @dataclass(frozen=True)
-class Instance:
-    """One line. `patch` is the solution, or with `is_bug` what has to be undone."""
-
-    id: str
-    repository: str
-    """`owner/name`."""
-    commit: str
-    patch: str
-    test_patch: str
-    statement: str
-    fail_to_pass: tuple[str, ...]
-    pass_to_pass: tuple[str, ...]
-    created: str | None = None
-    is_bug: bool = False
-    fixed: str = ""
-    """The commit that is the solution, where no patch is."""
-    tests: Mapping[str, bytes] = field(default_factory=dict)
-    """Test files that the line brings itself."""
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """What else the line says and a task's provenance can hold: version, difficulty, image_name."""
-    not_taken: tuple[str, ...] = ()
-    """Fields that say something of which the task has nothing, each with why."""
-    refused: str = ""
-    """Why there can be no task of it, though nothing is wrong with it."""
-
-
-@dataclass(frozen=True)
 class Files:
     """`given` is what the agent finds, `answer` the files the solution changes, `after` all files with it and tests."""
 
@@ -74,8 +49,6 @@ class Files:
 
 def read_instances(path: Path) -> list[Instance]:
     """Every line of a JSONL file. Raises ConfigError with the line's number and the field."""
-    from etude.tasks.r2e import R2E_FIELDS, r2e_instance  # which reads a row as one of ours
-
     if path.is_dir():
         raise ConfigError(f"{path}: {_not_a_file(path)}")
     wanted = "an instance is an object, with its fields by name"
