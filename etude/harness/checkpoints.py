@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from etude.errors import CheckpointError, ConfigError, DeadlineExceeded
+from etude.harness.began import Began
 from etude.harness.rewind import Rewind
 from etude.harness.shadow import Restored, Shadow
 from etude.harness.state import Checkpoint, SessionState, Turn
@@ -46,7 +47,7 @@ class Checkpointer:
         tools: Mapping[str, Tool],
         snapshots: Snapshots | None,
         after_s: float = 0.0,
-        began: Baseline | None = None,
+        began: Began | None = None,
     ) -> None:
         self._state, self._tools, self._snapshots, self._after_s = state, tools, snapshots, after_s
         self._began = began
@@ -143,7 +144,7 @@ class Checkpointer:
     def baseline(self) -> Baseline | None:
         """The files at the session's start, whichever process it was started by; None where nobody knows."""
         if self._shadow is None or not self._state.checkpoints:
-            return self._began
+            return self._began if self._began is not None and self._began.brought is not None else None
         return self._shadow.at(self._state.checkpoints[0].snapshot)
 
     def _target(self, turns: int | None) -> Checkpoint:

@@ -31,6 +31,7 @@ from typing import Any
 
 from etude.environments.base import Sandbox
 from etude.errors import CheckpointError, ConfigError, ContextOverflow, SandboxSpoiled
+from etude.harness.began import Began
 from etude.harness.budget import Budget, require_room
 from etude.harness.checkpoints import Checkpointer, Snapshots
 from etude.harness.config import HarnessConfig
@@ -44,7 +45,6 @@ from etude.harness.sampler import Chat, Sampler
 from etude.harness.state import SessionState, Stop
 from etude.harness.summary import Summariser, reserved_tokens
 from etude.harness.tools import Tool
-from etude.harness.tools.base import Baseline
 from etude.harness.turns import Review, TurnRunner
 from etude.records import Event, Limits, Segment, Task
 
@@ -218,7 +218,7 @@ class Session:
         review: Review | None = None,
         on_output: Callable[[int, bytes], None] | None = None,
         persona: Callable[[], Awaitable[str]] | None = None,
-        began: Baseline | None = None,
+        began: Began | None = None,
     ) -> None:
         self.config, self.limits, self.log, self.dialogue = config, limits, log, dialogue
         self._tools = config.chosen() if tools is None else tools
