@@ -27,9 +27,11 @@ _WRITES = {"edit_file", "write_file", "run_terminal_cmd"}
 def last_message(events: Sequence[Event]) -> str:
     """The words of the last message, if it held no call; else nothing."""
     said = [event.data for event in events if event.kind == "completion"]
-    if not said or any(event.kind == "tool_call" and event.data["turn"] == said[-1]["turn"] for event in events):
+    last = said[-1] if said else {}
+    if not last or any(event.kind == "tool_call" and event.data.get("turn") == last.get("turn") for event in events):
         return ""
-    return "".join(item.text for item in parse_message(str(said[-1]["text"]), {}) if isinstance(item, Text)).strip()
+    words = parse_message(str(last.get("text", "")), {})
+    return "".join(item.text for item in words if isinstance(item, Text)).strip()
 
 
 def claims_in(message: str) -> list[str]:

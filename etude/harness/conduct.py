@@ -132,12 +132,17 @@ def habits(conducts: Sequence[Conduct]) -> dict[str, float | None]:
 
 def _calls(events: Sequence[Event]) -> Iterator[_Call]:
     """In their order, each with what it was answered."""
-    results = {(event.data["turn"], event.data["index"]): event.data for event in events if event.kind == "tool_result"}
+    results = {_place(event): event.data for event in events if event.kind == "tool_result"}
     for event in events:
         if event.kind == "tool_call" and "raw" not in event.data:
-            said = results.get((event.data.get("turn"), event.data.get("index")), {})
+            said = results.get(_place(event), {})
             given = event.data.get("arguments", {})
             yield _Call(event.data["name"], given, str(said.get("text", "")), bool(said.get("error")))
+
+
+def _place(event: Event) -> tuple[Any, Any]:
+    """Which call of which turn it is about; an agent of others' may not say."""
+    return event.data.get("turn"), event.data.get("index")
 
 
 def _unread(calls: Sequence[_Call]) -> int:
