@@ -166,6 +166,14 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "docs/sessions.md": {"pip install '.[environments]'": (_INDEX, _LIGHT), "pip install '.[otel]'": (_INDEX, _LIGHT)},
     "docs/tasks.md": {
+        "pip install . ./integrations/verifiers": (
+            _INDEX, "tests/bench/test_verifiers.py::test_its_evaluator_plays_a_task_and_takes_our_verdict",
+        ),
+        "vf-eval etude-verifiers --env.taskset.directories '[\"tasks/shop\"]' --env.agent.harness.id etude-verifiers "
+        "--env.agent.runtime.type subprocess --model qwen3-coder "
+        "--client.base-url http://127.0.0.1:8000/v1 --no-push": (
+            "another package", "tests/bench/test_verifiers.py::test_its_evaluator_plays_a_task_and_takes_our_verdict",
+        ),
         "gh issue list --state all --limit 5000 --json number,title,body --jq '.[]' > issues.jsonl": ("GitHub", ""),
     },
 }  # fmt: skip

@@ -70,6 +70,7 @@ async def perform(play: Play, number: int, backend: Backend, chat: ChatRenderer,
         return await run_session(
             scene.task.instruction, sandbox, ScriptedSampler(next_message, chat), chat,
             HARNESS["agent" if number % 2 else "small"], scene.task.limits, session_id=play.name, seed=0,
+            files=scene.task.files,
         )  # fmt: skip
 
     sealed = await run_to_seal(scene.task, backend, session)

@@ -17,7 +17,7 @@ from etude.bench.config import BenchConfig
 from etude.bench.policies import AttemptRequest, PlayedSession, Policy
 from etude.environments.base import Backend, Sandbox
 from etude.errors import ConfigError, EtudeError, Overloaded
-from etude.harness.conduct import conduct_of
+from etude.harness.conduct import Conduct, conduct_of
 from etude.harness.session import SessionResult
 from etude.records import Cheated, Event, InfraFailed, Task, solved
 from etude.rewards.judge import Judged
@@ -52,9 +52,8 @@ class Attempt:
     cost: float | None = None
     usage: dict[str, int] = field(default_factory=dict)
     """The harness's counts."""
-    looked: int = 0
-    """Reads and searches before the first edit."""
-    edited: bool = False
+    conduct: Conduct = field(default_factory=Conduct)
+    """How the session worked."""
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "touched": list(self.touched), "findings": list(self.findings)}
@@ -73,6 +72,8 @@ class Played:
 def attempt_of(row: dict[str, Any]) -> Attempt:
     kept: dict[str, Any] = dict(row)
     kept["touched"], kept["findings"] = tuple(kept["touched"]), tuple(kept["findings"])
+    before = {name: kept.pop(name) for name in ("looked", "edited") if name in kept}  # of an older run
+    kept["conduct"] = Conduct(**{**before, **kept.get("conduct", {})})
     return Attempt(**kept)
 
 
@@ -122,7 +123,6 @@ def _attempt(
     task: Task, number: int, result: SessionResult, said: Judgement, verdict: Verdict, table: Table, cost: float | None
 ) -> Attempt:
     outcome = score(task, result, said, RewardConfig(audit=table.config.audit))
-    conduct = conduct_of(result.events)
     return Attempt(
         task=task.id,
         attempt=number,
@@ -136,8 +136,7 @@ def _attempt(
         faults=_faults(said),
         cost=cost,
         usage=dict(result.usage),
-        looked=conduct.looked,
-        edited=conduct.edited,
+        conduct=conduct_of(result.events),
     )
 
 

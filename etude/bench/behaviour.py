@@ -34,7 +34,15 @@ MEASURES = {
     "terminal_share": "share of calls that are the terminal's",
     "malformed_calls": "malformed calls a session",
     "errors": "results that were errors, a session",
+    "edits_read_first": "share of edits of files read before",
+    "tests_written": "test files written, a session",
+    "tests_run": "runs of tests, a session",
+    "own_tests_run": "share of sessions that ran the tests they wrote",
+    "lint_checks": "looks at lints, a session",
+    "lints_fixed": "share of the lints told that were fixed",
+    "unchecked_claims": "share of sessions that claim tests they did not run",
 }
+"""All are of the log's own counts. A step that had no occasion for one has none of it, and is left out of its line."""
 FEWEST_STEPS = 8
 _DRAWS, _BLOCKS, _GRID = 1000, 12, 40
 Array = npt.NDArray[np.float64]
@@ -64,11 +72,13 @@ def behaviour_of(run: Path) -> list[Trend]:
     recipe = json.loads((run / "recipe.json").read_text())
     a_token = 6 * active_parameters(check_checkpoint(Path(recipe["model"]["path"])))
     compute = a_token * np.cumsum([step["batch_tokens"] for step in steps], dtype=np.float64)
-    return [
-        _trend(measure, compute, np.array([step[measure] for step in steps], dtype=np.float64))
-        for measure in MEASURES
-        if all(step.get(measure) is not None for step in steps)
-    ]
+    trends = []
+    for measure in MEASURES:
+        values = np.array([step.get(measure) for step in steps], dtype=np.float64)  # None is no number
+        known = ~np.isnan(values)
+        if known.sum() >= FEWEST_STEPS:
+            trends.append(_trend(measure, compute[known], values[known]))
+    return trends
 
 
 def _steps(run: Path) -> list[dict[str, Any]]:

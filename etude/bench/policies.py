@@ -159,7 +159,7 @@ class SamplerPlayer:
         self._context = context
 
     def check(self, task: Task) -> None:
-        check_room(task.instruction, self._dialogue(task.id, 0), self._harness, task.limits.within(self._context))
+        check_room(task, self._dialogue(task.id, 0), self._harness, task.limits.within(self._context))
 
     async def play(self, request: AttemptRequest) -> PlayedSession:
         dialogue, limits = self._dialogue(request.session_id, request.seed), request.task.limits.within(self._context)
@@ -194,7 +194,7 @@ class EndpointPlayer:
         self._endpoint, self._harness, self._price = endpoint, harness, price
 
     def check(self, task: Task) -> None:
-        check_room(task.instruction, self._dialogue(task.id), self._harness, task.limits)
+        check_room(task, self._dialogue(task.id), self._harness, task.limits)
 
     def _dialogue(self, session_id: str) -> EndpointDialogue:
         return EndpointDialogue(self._endpoint, self._harness.chosen(), session_id=session_id)
@@ -236,7 +236,7 @@ async def _through_harness(
     about = {"task": request.task.id, "attempt": request.attempt}
     return await run_dialogue(
         request.task.instruction, request.sandbox, dialogue, harness, limits,
-        session_id=request.session_id, about=about, on_event=request.on_event,
+        session_id=request.session_id, about=about, on_event=request.on_event, files=request.task.files,
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from etude.bench.measures import (
 from etude.bench.results import Run
 from etude.bench.text import verdict_text
 from etude.errors import ConfigError
+from etude.harness.conduct import habits
 from etude.rewards.judge.aspects import ASPECTS
 
 SURE = 0.05
@@ -102,9 +103,10 @@ def _conduct(judged: Sequence[Attempt]) -> dict[str, float | None]:
         "sampled_tokens_of_solved": mean([attempt.usage["sampled_tokens"] for attempt in won]),
         "tools_a_turn": sum(attempt.usage["tool_calls"] for attempt in judged) / turns if turns else None,
         "parallel_share": sum(attempt.usage["parallel_turns"] for attempt in judged) / turns if turns else None,
-        "looks_before_edit": mean([attempt.looked for attempt in judged if attempt.edited]),
+        "looks_before_edit": mean([attempt.conduct.looked for attempt in judged if attempt.conduct.edited]),
         "malformed_calls": mean([attempt.usage["malformed_calls"] for attempt in judged]),
         "errors": mean([attempt.usage["error_observations"] for attempt in judged]),
+        **habits([attempt.conduct for attempt in judged]),
     }
 
 

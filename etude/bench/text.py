@@ -15,6 +15,13 @@ CONDUCT = {
     "looks_before_edit": "reads and searches before the first edit",
     "malformed_calls": "malformed calls",
     "errors": "results that were errors",
+    "edits_read_first": "share of edits of files read before",
+    "tests_written": "test files written",
+    "tests_run": "runs of tests",
+    "own_tests_run": "share of those who wrote tests and ran them after",
+    "lint_checks": "looks at lints",
+    "lints_fixed": "share of the lints told that were fixed",
+    "unchecked_claims": "share that claim tests they did not run",
 }
 
 

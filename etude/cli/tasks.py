@@ -49,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     adopt.add_argument("tasks", type=Path, nargs="+", help="Harbor task directories with a Dockerfile or a solve.sh")
     adopt.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
     adopt.add_argument("--images", type=Path, help="where images are kept (default: below XDG_DATA_HOME)")
-    swe = actions.add_parser("import", help="make tasks of SWE-bench's or SWE-smith's instances, a JSONL file of them")
+    swe = actions.add_parser("import", help="make tasks of instances of SWE-bench and its kin, a JSONL file of them")
     swe.add_argument("instances", type=Path, metavar="FILE")
-    swe.add_argument("--clone", action="append", required=True, metavar="OWNER/NAME=DIR", help="where a repository is")
+    swe.add_argument("--clone", action="append", required=True, metavar="REPO=DIR", help="REPO as the file has it")
     swe.add_argument("--only", action="append", metavar="ID", help="an instance; none: all")
     swe.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
     swe.add_argument("--config", type=Path, help="a TOML file of the run's config")
@@ -191,9 +191,11 @@ async def _validate(options: argparse.Namespace) -> int:
 def _said(
     problems: Mapping[str, Sequence[str]], as_json: bool, unseen: Mapping[str, int] = MappingProxyType({}),
     unasked: Mapping[str, int] = MappingProxyType({}),
+    not_taken: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> int:  # fmt: skip
     """What is wrong with each directory, and 1 if anything is. `unseen` counts the calls that a task asks beside its
-    tests, where it could have some; `unasked` the tests whose own word decides."""
+    tests, where it could have some; `unasked` the tests whose own word decides; `not_taken` is what a task has nothing
+    of, though what it was made of says it."""
     if as_json:
         counts = {"unseen": unseen, "unasked": unasked}
         said: dict[str, dict[str, object]] = {
@@ -201,6 +203,7 @@ def _said(
         }
         for path, one in said.items():
             one |= {name: count[path] for name, count in counts.items() if path in count}
+            one |= {"not_taken": [*not_taken[path]]} if path in not_taken else {}
         say(json.dumps(said))
     else:
         if unseen:
@@ -212,6 +215,8 @@ def _said(
             say(f"{tests} tests in {some} tasks are taken at their word: they name no value that the judge can check")
         for path, some in problems.items():
             say(f"{'✗' if some else '✓'} {path}" + "".join(f"\n    {problem}" for problem in some))
+            for each in not_taken.get(path, ()):
+                say(f"    not taken: {each}")
     return 1 if any(problems.values()) else 0
 
 
@@ -258,7 +263,7 @@ async def _import(options: argparse.Namespace) -> int:
     pairs = (pair.partition("=") for pair in options.clone)
     clones = {name: History(Path(path).expanduser()) for name, _, path in pairs}  # no shell expands ~ behind a =
     environments = Environments(options.environments or default_root())
-    backend, found = _open(environments.root, options.limits), {}
+    backend, found, not_taken = _open(environments.root, options.limits), {}, {}
     try:
         for instance in read_instances(options.instances):
             if options.only and instance.id not in options.only:
@@ -268,12 +273,12 @@ async def _import(options: argparse.Namespace) -> int:
                     raise ConfigError(f"{instance.id}: give --clone {instance.repository}=DIR, a whole clone of it")
                 task = await import_instance(instance, clones[instance.repository], backend, environments, config)
                 write_task(task, options.out / task.id)
-                found[instance.id] = ()
+                found[instance.id], not_taken[instance.id] = (), instance.not_taken
             except ConfigError as error:
                 found[instance.id] = (str(error),)
     finally:
         await backend.close()
-    return _said(found, options.json)
+    return _said(found, options.json, not_taken=not_taken)
 
 
 async def _mine(options: argparse.Namespace) -> int:

@@ -11,10 +11,12 @@ means to go on with it elsewhere. What an undone event means is that of `harness
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Protocol
 
 from etude.errors import CheckpointError, ConfigError, DeadlineExceeded
+from etude.harness.began import Began
 from etude.harness.rewind import Rewind
 from etude.harness.shadow import Restored, Shadow
 from etude.harness.state import Checkpoint, SessionState, Turn
@@ -40,9 +42,16 @@ class Checkpointer:
     """
 
     def __init__(
-        self, state: SessionState, tools: Mapping[str, Tool], snapshots: Snapshots | None, after_s: float = 0.0
+        self,
+        state: SessionState,
+        tools: Mapping[str, Tool],
+        snapshots: Snapshots | None,
+        after_s: float = 0.0,
+        began: Began | None = None,
     ) -> None:
         self._state, self._tools, self._snapshots, self._after_s = state, tools, snapshots, after_s
+        self._began = began
+        """Who knows the files of the session's beginning, where it is no shadow."""
         self._shadow = snapshots if isinstance(snapshots, Shadow) else None
         self._changed = not self._is_kept(state.usage["turns"])
         """Whether files may have changed since the last snapshot."""
@@ -121,17 +130,21 @@ class Checkpointer:
         return await shadow.diff(self._state.checkpoints[0].snapshot, await shadow.take("now"))
 
     async def changed(self) -> list[str]:
-        """The files that are not what they were at the session's start; without snapshots, those that tools changed."""
+        """The files that are not what they were at the session's start; where nobody knows, those that tools
+        changed."""
         if self._shadow is None or not self._state.checkpoints:
+            if self._began is not None:
+                with contextlib.suppress(CheckpointError, DeadlineExceeded):
+                    return await self._began.changed()
             return list(self._state.changed)
         await self.settle()
         first, last = self._state.checkpoints[0], self._state.checkpoints[-1]
         return await self._shadow.changed(first.snapshot, last.snapshot)
 
     def baseline(self) -> Baseline | None:
-        """The files at the session's start, whichever process it was started by; None where none were kept."""
+        """The files at the session's start, whichever process it was started by; None where nobody knows."""
         if self._shadow is None or not self._state.checkpoints:
-            return None
+            return self._began if self._began is not None and self._began.brought is not None else None
         return self._shadow.at(self._state.checkpoints[0].snapshot)
 
     def _target(self, turns: int | None) -> Checkpoint:

@@ -39,7 +39,8 @@ class HarnessConfig(Config):
     """What the agent is given."""
 
     toolset: Literal["small", "agent"] = "small"
-    """Six tools with short answers, for a small model's context; or the product's ten."""
+    """Six tools with short answers, for a small model's context; or the product's form whole: its ten tools, the rules
+    of the project's AGENTS.md files, permissions, and marks in the place of secrets."""
     tools: tuple[str, ...] = Field(default_factory=lambda data: _names(data.get("toolset", "small")))
     """Which tools of the set there are; the prompt lists them in the set's order, whatever the order here. Behind them
     may stand others, of the group `etude.tools` or as package.module:attribute, which the prompt lists last."""

@@ -17,6 +17,11 @@ _FRAME = re.compile(r"<tool_response(?P<number> \d+)?>\n")
 PERSONA = "You are Etude, a coding agent in /workspace."
 
 
+def persona(rules: str, around: str = "") -> str:
+    """The agent's name, what it is told of where it works, and the rules of the project."""
+    return "\n\n".join(filter(None, (PERSONA, around, f"{rules}\n" if rules else "")))
+
+
 def system_prompt(tools: Iterable[ToolSchema], persona: str = PERSONA) -> str:
     """Short on purpose: every token of it is paid for in every rollout."""
     return _with_tools(persona, [tool.signature() for tool in tools])

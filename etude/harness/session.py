@@ -24,27 +24,31 @@ neither torch nor Ray.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from etude.environments.base import Sandbox
 from etude.errors import CheckpointError, ConfigError, ContextOverflow, SandboxSpoiled
+from etude.harness.began import Began
 from etude.harness.budget import Budget, require_room
 from etude.harness.checkpoints import Checkpointer, Snapshots
 from etude.harness.config import HarnessConfig
 from etude.harness.dialogue import Dialogue, PreparedInput, RouteStore, TokenDialogue
 from etude.harness.events import EventLog
 from etude.harness.journal import Journal
-from etude.harness.prompt import PERSONA
+from etude.harness.prompt import PERSONA, persona
+from etude.harness.rules import file_rules
+from etude.harness.safeguards import safeguards
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.state import SessionState, Stop
 from etude.harness.summary import Summariser, reserved_tokens
 from etude.harness.tools import Tool
 from etude.harness.turns import Review, TurnRunner
-from etude.records import Event, Limits, Segment
+from etude.records import Event, Limits, Segment, Task
 
+NO_FILES: Mapping[str, bytes] = {}
 _CHANGED = "[Your instructions have changed since. They are now:]"
 
 
@@ -94,9 +98,10 @@ async def run_session(
     temperature: float = 1.0,
     on_event: Callable[[Event], None] | None = None,
     persistence: SessionPersistence | None = None,
+    files: Mapping[str, bytes] = NO_FILES,
 ) -> SessionResult:
     """Play one instruction to its end, or go on with one that `persistence` has. The sandbox stays the caller's, to
-    judge and destroy.
+    judge and destroy; `files` are what its workspace began with.
 
     The same seed, sampler and observations give the same session. Raises what sampler and sandbox raise for failures of
     their own. Cancelling it is safe: nothing runs on behind.
@@ -116,6 +121,7 @@ async def run_session(
         about=about,
         on_event=on_event,
         persistence=persistence,
+        files=files,
     )
 
 
@@ -154,24 +160,34 @@ async def run_dialogue(
     about: Mapping[str, Any],
     on_event: Callable[[Event], None] | None = None,
     persistence: SessionPersistence | None = None,
+    files: Mapping[str, bytes] = NO_FILES,
 ) -> SessionResult:
-    """The same with whatever model is behind the dialogue; `about` stands in the log's first event."""
+    """The same with whatever model is behind the dialogue; `about` stands in the log's first event. With the agent's
+    tools it is the product's session whole (`harness.safeguards`)."""
     log = EventLog(on_event, persistence.journal if persistence else None)
     snapshots, after_s = (persistence.snapshots, persistence.after_s) if persistence else (None, 0.0)
-    session = Session(sandbox, dialogue, config, limits, log, snapshots=snapshots, after_s=after_s)
+    around = safeguards(config, sandbox, files, session_id) if config.toolset == "agent" else None
+    session = Session(
+        sandbox, dialogue, config, limits, log, snapshots=snapshots, after_s=after_s,
+        tools=around.tools if around else None, review=around.review if around else None,
+        persona=around.persona if around else None, began=around.began if around else None,
+    )  # fmt: skip
     if session.state.prompts:
+        if around:
+            await around.take_up(log.events[0].data)
         stop = await session.resume(last=True)
     else:
-        session.begin(id=session_id, **about)
+        session.begin(id=session_id, **about, **(await around.begin() if around else {}))
         stop = await session.prompt(instruction, last=True)
     return SessionResult(
         session_id, tuple(session.state.sealed), log.events, stop, session.state.usage, session.spoiled
     )
 
 
-def check_room(instruction: str, dialogue: Dialogue, config: HarnessConfig, limits: Limits) -> None:
-    """Raises ConfigError where a session of this instruction would have no room for one turn; plays nothing."""
-    opening = dialogue.opening(dialogue.system(PERSONA), instruction)
+def check_room(task: Task, dialogue: Dialogue, config: HarnessConfig, limits: Limits) -> None:
+    """Raises ConfigError where a session of this task would have no room for one turn; plays nothing."""
+    rules = file_rules(task.files) if config.toolset == "agent" else ""
+    opening = dialogue.opening(dialogue.system(persona(rules)), task.instruction)
     require_room(opening.tokens, config, limits, reserved_tokens(dialogue, config.summary))
 
 
@@ -185,7 +201,7 @@ class Session:
     workspace, each of them can be gone back to, by `checkpoints`. `tools` are the config's, where somebody stands guard
     before them; `review` sees the calls of a turn before any of them is run, and `on_output`, by the call's place in
     the turn, what commands print while they run: it is shown and not kept. `persona` is asked with every prompt, so
-    that rules it holds may change.
+    that rules it holds may change. `began` knows the files of the beginning where snapshots do not.
     """
 
     def __init__(
@@ -201,7 +217,8 @@ class Session:
         tools: Mapping[str, Tool] | None = None,
         review: Review | None = None,
         on_output: Callable[[int, bytes], None] | None = None,
-        persona: Callable[[], str] = lambda: PERSONA,
+        persona: Callable[[], Awaitable[str]] | None = None,
+        began: Began | None = None,
     ) -> None:
         self.config, self.limits, self.log, self.dialogue = config, limits, log, dialogue
         self._tools = config.chosen() if tools is None else tools
@@ -212,7 +229,7 @@ class Session:
         self._taken_up = bool(self.state.prompts)
         """Whether the past is another process's, and this one has said nothing yet."""
         self._budget = Budget(self.state, config, limits, reserved_tokens(dialogue, config.summary))
-        self.checkpoints = Checkpointer(self.state, self._tools, snapshots, after_s)
+        self.checkpoints = Checkpointer(self.state, self._tools, snapshots, after_s, began)
         before_change, beginning = self.checkpoints.settle, self.checkpoints.baseline
         self._runner = TurnRunner(
             self.state, self._tools, sandbox, config.tool, limits.wall_s, before_change, beginning, review, on_output
@@ -276,14 +293,14 @@ class Session:
     async def _prompted(self, text: str) -> Stop:
         await self.checkpoints.before_prompt()
         if not self.state.prompts:
-            system = self._system()
+            system = await self._system()
             words = self.dialogue.opening(system, text)
             require_room(words.tokens, self.config, self.limits, self._budget.reserved_tokens)
             self.state.commit("prompt", words.record, system=system, user=text, tokens=words.tokens)
             return await self._play()
         results = self._left_open()
         await self._make_room_for(text, results)
-        system, told = self._system(), text
+        system, told = await self._system(), text
         if not self.dialogue.tokens:
             words = await self._reopening(system, text)
         else:
@@ -311,8 +328,8 @@ class Session:
         """The start of a context that is not the first."""
         return self.dialogue.opening(system, await self._summariser.task(prompt))
 
-    def _system(self) -> str:
-        return self.dialogue.system(self._persona())
+    async def _system(self) -> str:
+        return self.dialogue.system(PERSONA if self._persona is None else await self._persona())
 
     async def _resumed(self) -> Stop:
         await self._summariser.keep_history()
@@ -334,6 +351,9 @@ class Session:
             words = self._budget.fitted(turn.texts())
             if stop := self._budget.exhausted(words.tokens):
                 return stop
+            if self._summariser.due_after(words.tokens):
+                self._summariser.ask("context", turn.texts())  # in one message: no reply stands between the two
+                continue
             self.state.commit("observation", words.record, turn=turn.number, tokens=words.tokens)
 
     async def _next_turn(self) -> Stop | None:
@@ -344,7 +364,7 @@ class Session:
             self._summariser.ask("context")
         await self._summariser.finish()
         if not self.dialogue.tokens:
-            system = self._system()
+            system = await self._system()
             words = await self._reopening(system)
             self.state.commit("opening", words.record, system=system, tokens=words.tokens)
         if stop := self._budget.exhausted(0):

@@ -78,6 +78,11 @@ class Summariser:
             return False
         return self._state.dialogue.tokens >= self._config.trigger_tokens or self._budget.lacks_room(tokens)
 
+    def due_after(self, tokens: int) -> bool:
+        """Whether so many more tokens would make the context one that is cut before another turn."""
+        enough = self._config is not None and self._state.dialogue.tokens + tokens >= self._config.trigger_tokens
+        return enough and self.possible
+
     def ask(self, reason: Literal["context", "command"], results: Sequence[str] = ()) -> None:
         """Request a summary, beside the results that the last turn still owes the model."""
         assert self._config is not None, "a summary was asked for in a session that has none"

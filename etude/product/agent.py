@@ -36,7 +36,7 @@ from etude.harness.permissions.paths import WorkspacePaths
 from etude.harness.permissions.rules import PermissionConfig
 from etude.harness.permissions.store import load_permissions, remember
 from etude.harness.permissions.unreadable import unreadable
-from etude.harness.prompt import PERSONA
+from etude.harness.prompt import persona
 from etude.harness.rules import read_rules
 from etude.harness.secrets import Redactor, SecretGuard, known_secrets, without_secrets
 from etude.harness.session import Session
@@ -208,7 +208,7 @@ async def open_agent(
             tools=tools.guarded,
             review=tools.review,
             on_output=on_output,
-            persona=lambda: guard.redactor.redact(_persona(directory, view.masked, around)),
+            persona=partial(_persona, guard.redactor, directory, view.masked, around),
         )
         _begin(session, name, directory, config.endpoint.model)
         agent = Agent(name, directory, session, endpoint, gate, ledger, spans)
@@ -296,8 +296,8 @@ def _refusal(name: str, unguarded: Sequence[str]) -> str:
     return f"{said}; {way} lets the agent write it, and what it writes there may then run as you, outside the sandbox"
 
 
-def _persona(directory: Path, masked: Sequence[str], around: str) -> str:
-    rules = read_rules(directory, masked)
+async def _persona(redactor: Redactor, directory: Path, masked: Sequence[str], around: str) -> str:
     told = ", ".join(map(plain_line, masked[:_TOLD])) + f" and {len(masked) - _TOLD} more" * (len(masked) > _TOLD)
     hidden = _HIDDEN.format(told) if masked else ""
-    return "\n\n".join(filter(None, (PERSONA, around, hidden, f"{rules}\n" if rules else "")))
+    before = "\n\n".join(filter(None, (around, hidden)))
+    return redactor.redact(persona(read_rules(directory, masked), before))

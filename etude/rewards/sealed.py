@@ -47,6 +47,7 @@ from functools import cached_property
 from etude.environments.archive import Archive, take_out, unpack
 from etude.environments.base import Backend, Sandbox, SandboxSpec, Snapshot
 from etude.errors import SandboxError, SandboxSpoiled
+from etude.harness.claims import last_message
 from etude.harness.session import SessionResult
 from etude.records import InfraFailed, Task
 from etude.rewards.audit import Workspace
@@ -57,7 +58,6 @@ from etude.rewards.judge.outcomes import change_of
 from etude.rewards.judgement import Judgement, Judges, Part
 from etude.rewards.legible import legible
 from etude.rewards.quality import quality_of
-from etude.rewards.quality.talk import last_message
 from etude.rewards.verifier import Verdict, verify
 from etude.tasks.mined.shown import require_environments
 

@@ -95,7 +95,7 @@ def _room_for_a_turn(config: RunConfig, shape: ModelConfig, chat: Chat, tasks: l
     dialogue = token_dialogue(RemoteSampler(), chat, config.harness, session_id="preflight", seed=0, temperature=1.0)
     for task in (*tasks, *(own.task(rung, "train", 0) for rung in own.rungs)):
         try:
-            check_room(task.instruction, dialogue, config.harness, task.limits.within(shape.max_context))
+            check_room(task, dialogue, config.harness, task.limits.within(shape.max_context))
         except ConfigError as error:
             raise ConfigError(f"{task.id}: {error}") from None
 

@@ -164,6 +164,7 @@ class _Player:
                 temperature=request.temperature,
                 on_event=lambda event: self.on_event(request, event),
                 persistence=kept.kept(sandbox, self.backend, request.checkpoint_s) if kept else None,
+                files=task.files,
             )
 
         start, memory = (up.start, up.memory) if up else (None, None)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.durable import write_whole
 from etude.errors import UnusedFeature, WeightError
+from etude.harness.conduct import habits
 from etude.records import Cheated, InfraFailed, Scored, Truncated, Version, reward_of, solved
 from etude.rollouts.groups import DropReason, GroupPool
 from etude.rollouts.lines import append, rows
@@ -151,7 +152,7 @@ class RunStats:
                 if line["kind"] == "step":
                     yield line
 
-    def _rates(self) -> dict[str, float]:
+    def _rates(self) -> dict[str, float | None]:
         """Over the rollouts that came in lately, whether their groups were trained on or not."""
         judged = [sample for sample in self.recent if isinstance(sample.outcome, Scored | Truncated)]
         conducts = [sample.conduct for sample in judged]
@@ -168,6 +169,7 @@ class RunStats:
             "errors": sum(t.usage["error_observations"] for t in judged) / sessions,
             "looks_before_edit": sum(edited) / max(1, len(edited)),
             "terminal_share": sum(conduct.in_terminal for conduct in conducts) / max(1, calls),
+            **habits(conducts),
         }
 
     def published(self, publication: dict[str, Any]) -> None:

@@ -1,9 +1,10 @@
-"""Instances of SWE-bench and SWE-smith, as tasks: a line of JSON and a local clone give the files before and after.
+"""Instances of SWE-bench and its kin, as tasks: a line of JSON and a local clone give the files before and after.
 
-Owns `Instance`, `read_instances` and `files_of`. An instance names a commit and carries patches; nothing is downloaded,
-and the clone is only read. SWE-bench: `patch` is the solution, `test_patch` brings the tests. SWE-smith: `patch` is a
-bug, laid over a commit that is right. Other fields are kept or ignored, but wrong ones are refused with file, line and
-field. Source: the data sets' own descriptions. Runs nothing but `git apply`, on files in a directory of its own.
+Owns `read_instances` and `files_of`. An instance names a commit and carries patches; nothing is downloaded,
+and the clone is only read. SWE-bench and SWE-Gym: `patch` is the solution, `test_patch` brings the tests. SWE-smith:
+`patch` is a bug, laid over a commit that is right. R2E-Gym: a commit is the solution (`r2e`). What of a line is not
+taken is said with its reason, and what is wrong is refused with file, line and field. Source: the data sets' own
+descriptions. Runs nothing but `git apply`, on files in a directory of its own.
 """
 
 from __future__ import annotations
@@ -12,37 +13,29 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from etude.errors import ConfigError
 from etude.host.git import GitContext
 from etude.tasks.git import run_git
+from etude.tasks.instance import Instance
 from etude.tasks.json_lines import read_objects
 from etude.tasks.mined.history import History, Tree
+from etude.tasks.r2e import R2E_FIELDS, r2e_instance
 
 _MIRROR = re.compile(r"^(?:[^/]+/)?(?P<owner>[^/]+)__(?P<name>[^/]+)\.(?P<commit>[0-9a-f]{7,40})$")
 """How SWE-smith names a repository: with its commit."""
 
-
-@dataclass(frozen=True)
-class Instance:
-    """One line. `patch` is the solution, or with `is_bug` what has to be undone."""
-
-    id: str
-    repository: str
-    """`owner/name`."""
-    commit: str
-    patch: str
-    test_patch: str
-    statement: str
-    fail_to_pass: tuple[str, ...]
-    pass_to_pass: tuple[str, ...]
-    created: str | None = None
-    is_bug: bool = False
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """What else the line says and a task's provenance can hold: version, difficulty, image_name."""
+_NOT_TAKEN = {
+    "hints_text": "not shown to the agent; it was said after the issue, and often tells the answer",
+    "image_name": "not used; what the tests need is installed as the repository asks for it",
+    "eval_cmd": "not run; tests are run by pytest, by their names",
+    "test_cmd": "not run; tests are run by pytest, by their names",
+    "install_config": "not used; what the tests need is installed as the repository asks for it",
+}
+"""What published lines say and a task has nothing of, and why."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +49,36 @@ class Files:
 
 def read_instances(path: Path) -> list[Instance]:
     """Every line of a JSONL file. Raises ConfigError with the line's number and the field."""
+    if path.is_dir():
+        raise ConfigError(f"{path}: {_not_a_file(path)}")
     wanted = "an instance is an object, with its fields by name"
-    found = [_instance(said, where) for where, said in read_objects(path, wanted)]
+    found = [
+        (r2e_instance if all(name in said for name in R2E_FIELDS) else _instance)(said, where)
+        for where, said in read_objects(path, wanted)
+    ]
     if not found:
         raise ConfigError(f"{path}: holds no instances")
     return found
+
+
+def _not_a_file(directory: Path) -> str:
+    """What to do with a directory, by what it is."""
+    if (directory / "task.toml").is_file() or next(directory.glob("*/task.toml"), None):
+        return "a directory of Harbor's; `etude tasks adopt` builds and solves it, and makes a task of it"
+    if any(b"def load_environment" in path.read_bytes() for path in directory.glob("**/*.py") if path.is_file()):
+        return (
+            "an environment of verifiers: its rubric is functions that judge a conversation in their own process, and "
+            "a task is judged by a command in a sandbox; give a JSONL file of the instances that it is made of"
+        )
+    return "a directory; name a JSONL file of instances"
 
 
 def files_of(instance: Instance, history: History, most_bytes: int) -> Files:
     """The files of an instance, from a clone of its repository. Raises ConfigError where the clone has not the commit,
     a patch does not apply, or the solution removes files, which a Task cannot say.
     """
+    if instance.refused:
+        raise ConfigError(f"{instance.id}: {instance.refused}")
     try:
         commit = history.head(instance.commit)
     except ConfigError:
@@ -76,15 +88,25 @@ def files_of(instance: Instance, history: History, most_bytes: int) -> Files:
     tree = history.tree(commit, most_bytes)
     if tree is None:
         raise ConfigError(f"{instance.id}: its workspace is larger than {most_bytes >> 20} MB")
-    patched = _patched(instance, "patch", tree.files, instance.patch)
-    given, right = (patched, tree.files) if instance.is_bug else (tree.files, patched)
+    if instance.fixed:
+        given, right = tree.files, _solved(instance, history, most_bytes)
+    else:
+        patched = _patched(instance, "patch", tree.files, instance.patch)
+        given, right = (patched, tree.files) if instance.is_bug else (tree.files, patched)
     if gone := sorted(given.keys() - right.keys()):
         raise ConfigError(f"{instance.id}: its solution removes {gone[0]}; a task's solution can only write files")
     answer = {path: data for path, data in right.items() if given.get(path) != data}
     if not answer:
         raise ConfigError(f"{instance.id}: its patch changes nothing")
     after = _patched(instance, "test_patch", right, instance.test_patch) if instance.test_patch.strip() else right
-    return Files(Tree(given, tree.executable, tree.left_out), answer, after)
+    return Files(Tree(given, tree.executable, tree.left_out), answer, {**after, **instance.tests})
+
+
+def _solved(instance: Instance, history: History, most_bytes: int) -> Mapping[str, bytes]:
+    tree = history.tree(history.head(instance.fixed), most_bytes)
+    if tree is None:
+        raise ConfigError(f"{instance.id}: its workspace is larger than {most_bytes >> 20} MB")
+    return tree.files
 
 
 def modules_of(instance: Instance) -> tuple[str, ...]:
@@ -122,6 +144,7 @@ def _instance(record: Mapping[str, Any], where: str) -> Instance:
         created=record["created_at"] if isinstance(record.get("created_at"), str) else None,
         is_bug=is_bug,
         about={key: record[key] for key in kept if isinstance(record.get(key), str | int | float)},
+        not_taken=tuple(f"{key}: {why}" for key, why in _NOT_TAKEN.items() if record.get(key)),
     )
 
 

@@ -64,8 +64,9 @@ async def _play(
     try:
         sampler = _scripted(task, chat, config, harness, seed)
         result = await run_session(
-            task.instruction, sandbox, sampler, chat, harness, task.limits, session_id=f"{task.id}-{seed}", seed=seed
-        )
+            task.instruction, sandbox, sampler, chat, harness, task.limits, session_id=f"{task.id}-{seed}", seed=seed,
+            files=task.files,
+        )  # fmt: skip
         return task, result
     finally:
         await sandbox.destroy()

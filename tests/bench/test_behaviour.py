@@ -67,7 +67,7 @@ def test_active_parameters_are_those_a_token_meets():
 
 
 def test_conduct_counts_what_was_looked_at_before_the_first_edit():
-    names = ["read_file", "run_terminal_cmd", "grep", "edit_file", "read_file"]
+    names = ["list_dir", "run_terminal_cmd", "grep", "edit_file", "read_file"]
     events = [Event("tool_call", 0, {"name": name}) for name in names]
-    assert conduct_of(events) == Conduct(5, 2, True, 1)
+    assert conduct_of(events) == Conduct(5, 2, True, 1, edits=1, edits_unread=1)
     assert conduct_of(events[:3]) == Conduct(3, 2, False, 1)

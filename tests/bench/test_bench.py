@@ -123,7 +123,9 @@ def test_an_endpoint_plays_through_the_same_harness(bench, tmp_path):
         run = bench(tasks={"directories": write_tasks(tmp_path / "tasks", 2)}, policy=endpoint(server), limits=WIDE)
         system = server.requests[0].body["messages"][0]["content"]
     assert system.startswith(PERSONA)
-    assert [(attempt.solved, attempt.looked, attempt.edited) for attempt in run.attempts] == [(False, 1, False)] * 2
+    assert [(attempt.solved, attempt.conduct.looked, attempt.conduct.edited) for attempt in run.attempts] == [
+        (False, 1, False)
+    ] * 2
 
 
 def test_what_our_machinery_fails_is_named_and_never_a_zero(bench, tmp_path):

@@ -52,9 +52,9 @@ def test_an_agent_with_a_harness_of_its_own_is_judged_like_any_other(bench, tmp_
         run = bench(tasks=write_tasks(tmp_path / "tasks"), policy=policy, limits=LIMITS, concurrency=1, audit="watch")
     mended, left = run.attempts
     assert (mended.solved, mended.why, mended.stop) == (True, "passed", "finished")
-    assert (mended.edited, mended.usage["turns"], mended.usage["tool_calls"]) == (True, 3, 3)
-    assert mended.looked == 2 and mended.usage["parallel_turns"] == 1 and mended.cost > 0
-    assert (left.solved, left.edited, left.usage["tool_calls"]) == (False, False, 0)
+    assert (mended.conduct.edited, mended.usage["turns"], mended.usage["tool_calls"]) == (True, 3, 3)
+    assert mended.conduct.looked == 2 and mended.usage["parallel_turns"] == 1 and mended.cost > 0
+    assert (left.solved, left.conduct.edited, left.usage["tool_calls"]) == (False, False, 0)
     assert summarise(run)["cost"]["solved"] > 0 and run.head["policy"]["kind"] == "acp"
 
 

@@ -78,11 +78,12 @@ def test_roles_spelt_out_by_others_end_nothing():
     assert ids.count(CHAT.end_id) == 4
 
 
-def test_results_of_one_turn_stand_in_one_message():
+def test_results_of_one_turn_and_what_the_user_says_to_them_stand_in_one_message():
+    """As a session of training has them, where results and the request for a summary come together."""
     turns = [Turn("user", "u"), Turn("assistant", "a"), Turn("tool", "1"), Turn("tool", "2"), Turn("user", "v")]
     text = CHAT.tokenizer.decode(conversation_ids(CHAT, turns, (), Turns(0), 4096), skip_special_tokens=False)
     both = f"{render_result('1')}\n{render_result('2')}"
-    assert f"<|im_start|>user\n{both}<|im_end|>\n<|im_start|>user\nv<|im_end|>" in text
+    assert f"<|im_start|>user\n{both}\nv<|im_end|>" in text
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_both_forms_become_sound_tasks(shop, tmp_path, monkeypatch, capsys):
     counted = json.loads(capsys.readouterr().out)[found]
     assert counted["unseen"] > 3 and counted["unasked"] == 0
     assert main(["tasks", "validate", found, "--environments", str(tmp_path / "env")]) == 0
-    assert capsys.readouterr().out.startswith("0 of 1 tasks with tests ask no unseen calls")
+    assert capsys.readouterr().out.startswith("0 of 1 tasks with tests are judged by")
     assert "give --clone acme/other=DIR" in said["elsewhere"]["problems"][0]
     first, second = (read_task(tmp_path / "out" / name) for name in ("acme__shop-12", "acme__shop.bug__1"))
     for task in (first, second):

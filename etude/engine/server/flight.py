@@ -38,6 +38,8 @@ class Choice:
     finish: Finish | None = None
     completion: Completion | None = None
     """None of a choice that was aborted."""
+    as_written: str | None = None
+    """The whole message word by word, where a call in it is malformed."""
 
     @property
     def text(self) -> str:

@@ -81,10 +81,15 @@ class Asked:
         self.service.parsed["tool_calls"] += len(said.calls)
         self.service.parsed["malformed_calls"] += stream.malformed
         sampled, chat = [each.token for each in choice.tokens], self.service.chat
-        if choice.finish == "abort" or choice.stop_reason is not None or stream.told_in_part:
+        if choice.finish == "abort" or choice.stop_reason is not None:
             return
+        told = [] if stream.told_in_part else [said]
+        if stream.malformed:  # who plays a session answers it as training does, and sends it back so
+            choice.as_written = choice.text
+            told.append(Turn("assistant", choice.text))
         if sampled and chat.stop_ids.isdisjoint(sampled[:-1]):
-            remember(chat, self.turns, self.tools, said, [*self.ids, *sampled], self.service.memory)
+            for each in told:
+                remember(chat, self.turns, self.tools, each, [*self.ids, *sampled], self.service.memory)
 
 
 class RouteReply(Protocol):

@@ -24,11 +24,13 @@ from etude.engine.server.turns import Turns
 from etude.errors import ContextOverflow
 from etude.harness.prompt import PERSONA, explained_prompt, render_calls, render_results, system_prompt
 from etude.harness.schema import Parameter, ToolSchema
-from etude.harness.tools import TOOLS
+from etude.harness.tools import TOOLS, TOOLSETS
 from etude.models.chat import ChatRenderer
 from etude.models.chat_template import Message
 
 _OWN = {tool.name: tool for tool in TOOLS}
+_KNOWN = [(tool, tool.json_schema()) for tools in TOOLSETS.values() for tool in tools]
+"""Etude's own, of both sets: a call of theirs is read, and they are told, as the harness does it."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,21 @@ def _with_tools(turns: Sequence[Turn], tools: Sequence[ToolSchema]) -> list[Turn
 
 
 def _messages(turns: Sequence[Turn]) -> list[Message]:
-    """As a chat template takes them: the results of one turn's calls are one message."""
+    """As a chat template takes them: the results of one turn's calls, with what the user says to them, are one
+    message."""
     made: list[Message] = []
+    after_results = False
     for is_result, run in groupby(turns, lambda turn: turn.role == "tool"):
         if is_result:
             made.append(Message("user", render_results(turn.text for turn in run)))
-        else:
-            made += [Message(turn.role, _written(turn)) for turn in run if turn.role != "tool"]
+            after_results = True
+            continue
+        for turn in run:
+            if after_results and turn.role == "user":
+                made[-1] = Message("user", f"{made[-1].content}\n{turn.text}")
+            elif turn.role != "tool":
+                made.append(Message(turn.role, _written(turn)))
+            after_results = False
     return made
 
 
@@ -187,9 +197,10 @@ def tools_of(functions: Sequence[Function], where: str) -> list[ToolSchema]:
 
 
 def _tool(function: Function, where: str) -> ToolSchema:
-    own = _OWN.get(function.name)
-    if own is not None and own.json_schema()["parameters"] == function.parameters:
-        return own
+    for own, told in _KNOWN:
+        said = function.description in (None, own.description)
+        if own.name == function.name and said and told["parameters"] == function.parameters:
+            return own
     given = function.parameters or {}
     properties, required = given.get("properties", {}), given.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):

@@ -95,8 +95,8 @@ def prompt_logprobs(chat: ChatRenderer, choice: Choice) -> list[dict[str, Any] |
 
 
 def extras(choice: Choice, body: Common | GenerateBody) -> dict[str, Any]:
-    """What a whole choice has beyond OpenAI's fields, as far as it was asked for."""
-    found: dict[str, Any] = {}
+    """What a whole choice has beyond OpenAI's fields: as far as it was asked for, and what malformed calls were."""
+    found: dict[str, Any] = {} if choice.as_written is None else {"as_written": choice.as_written}
     if isinstance(body, GenerateBody) or body.return_token_ids:
         found["token_ids"] = [each.token for each in choice.tokens]
         found["weight_versions"] = weight_versions(choice.tokens)

@@ -29,6 +29,7 @@ from etude.harness.endpoint.completion import (
     sendable_arguments,
     sendable_name,
     with_ids,
+    written,
 )
 from etude.harness.endpoint.config import EndpointConfig
 
@@ -110,6 +111,7 @@ class ChatReader:
         self._by_index: dict[int, _Call] = {}
         self._finish: str | None = None
         self._usage: Usage | None = None
+        self._written: str | None = None
 
     def event(self, event: Json) -> None:
         self._take(event, "delta")
@@ -129,9 +131,10 @@ class ChatReader:
         calls = with_ids([NativeCall(call.id, call.name, call.arguments) for call in self._calls])
         if self._finish == "content_filter" and not text and not calls:
             raise BadAnswer("a filter of the server's stopped the answer", "content_filter")
-        return Completion(
+        read = Completion(
             text, reasoning, calls, self._finish in _CUT, self._usage, (self._message(text, reasoning, calls),)
         )
+        return read if self._written is None else written(self._written, read)
 
     def _take(self, answer: Json, key: str) -> None:
         if error := answer.get("error"):
@@ -141,6 +144,8 @@ class ChatReader:
         for choice in map(as_object, as_list(answer.get("choices"))):
             self._message_part(as_object(choice.get(key)))
             self._finish = as_word(choice.get("finish_reason")) or self._finish
+            if isinstance(as_written := choice.get("as_written"), str):
+                self._written = as_written
 
     def _message_part(self, part: Json) -> None:
         for key in _REASONING:

@@ -77,6 +77,8 @@ class Completion:
     cut: bool
     usage: Usage | None
     items: tuple[Json, ...]
+    as_written: bool = False
+    """Whether the text is the whole message of a model of ours, calls and all: some of them are malformed."""
 
 
 class BadAnswer(Exception):
@@ -127,6 +129,12 @@ class Dialect(Protocol):
         ...
 
     def reader(self, tell: OnDelta) -> Reader: ...
+
+
+def written(text: str, read: Completion) -> Completion:
+    """A message as its model wrote it, in place of what the server could make of it."""
+    message = {"role": "assistant", "content": text}
+    return replace(read, text=text, calls=(), items=(message,), as_written=True)
 
 
 def fault_of(error: Any) -> BadAnswer:

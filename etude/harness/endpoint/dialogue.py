@@ -135,6 +135,8 @@ class EndpointDialogue:
     def calls(self, reply: Record, text: str, cut: bool) -> list[ToolCall | MalformedCall]:
         if "repeated" in reply:
             return []
+        if "as_written" in reply:  # one of ours, which reads calls as training does
+            return calls_of(parse_message(text, self._tools, cut))
         native = [NativeCall(*call) for call in reply["calls"]]
         if native:
             return [self._checked(call, cut and call is native[-1]) for call in native]
@@ -231,6 +233,7 @@ def _record(said: Completion, context: int, request_id: str) -> Record:
         "reasoning": said.reasoning,
         "usage": asdict(said.usage) if said.usage else None,
         "request_id": request_id,
+        **({"as_written": True} if said.as_written else {}),
     }
 
 

@@ -25,6 +25,7 @@ from etude.harness.endpoint.completion import (
     sendable_arguments,
     sendable_name,
     with_ids,
+    written,
 )
 from etude.harness.endpoint.config import EndpointConfig
 
@@ -139,7 +140,8 @@ class ResponsesReader:
         usage = end.get("usage")
         counted = _usage(usage) if isinstance(usage, dict) else None
         back = tuple(self._back(items, calls))
-        return Completion(text, reasoning, calls, why not in (None, "content_filter"), counted, back)
+        read = Completion(text, reasoning, calls, why not in (None, "content_filter"), counted, back)
+        return written(end["as_written"], read) if isinstance(end.get("as_written"), str) else read
 
     def _begin(self, place: int, item: Json) -> None:
         if item.get("type") == "function_call":

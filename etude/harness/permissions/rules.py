@@ -111,7 +111,7 @@ class Rule:
 
 
 class PermissionConfig(Config):
-    """What an agent may do, ask for, and never do. The defaults are the product's; a rollout has no permissions."""
+    """What an agent may do, ask for, and never do. The defaults are the product's."""
 
     allow: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ A repository may bring a file as well, which asks and denies, and allows nothing
 decide what runs on the machine of whoever opens it. Who starts below a project is still in it: what a table or a file
 of a directory above asks or denies holds too (`permissions.inherited`), a file's up to the repository's top. What a
 user allowed holds where they allowed it, and nowhere else. What a user answers with "always" goes into their own file.
-Owns `load_permissions` and `remember`.
+Owns `load_permissions`, `brought`, for a sandbox that is no user's, and `remember`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _STRICT: tuple[Verdict, ...] = ("ask", "deny")
 _MOST_BYTES, _MOST_RULES, _LONGEST = 1 << 16, 200, 4_096
 """Of a repository's file: each rule is looked for in all of the workspace."""
 _SHOWN = 300
+_OF_TOP = "this repository"
 
 
 @dataclass(frozen=True)
@@ -142,19 +143,39 @@ def _repositorys(project: Path, file: Path) -> Iterator[_Table]:
     top = (repository.top if repository else None) or project
     for place in (project, *(each for each in project.parents if each.is_relative_to(top))):
         theirs = _read(place / IN_REPOSITORY, top)
-        if unknown := set(theirs) - set(_STRICT):
-            keys = ", ".join(sorted(unknown))[:_SHOWN]
-            raise ConfigError(
-                f"{place / IN_REPOSITORY}: {keys}: a repository may only `ask` and `deny`, as "
-                f'keys without a table above them: `deny = ["run(git push *)"]`; allow in {file}'
-            )
-        for name, rules in theirs.items():
-            said = rules if isinstance(rules, list) else [rules]
-            if len(said) > _MOST_RULES or any(len(str(rule)) > _LONGEST for rule in said):
-                wanted = f"at most {_MOST_RULES} rules of at most {_LONGEST} characters"
-                raise ConfigError(f"{place / IN_REPOSITORY}: {name}: a repository may have {wanted}")
-        whose = "this repository" if place == top else f"this repository's {place.relative_to(top)}"
-        yield _Table(place, parse(theirs, PermissionConfig, str(place / IN_REPOSITORY)), whose)
+        whose = _OF_TOP if place == top else f"{_OF_TOP}'s {place.relative_to(top)}"
+        yield _Table(place, _strict(theirs, str(place / IN_REPOSITORY), f"allow in {file}"), whose)
+
+
+def _strict(theirs: dict[str, Any], where: str, instead: str) -> PermissionConfig:
+    if unknown := set(theirs) - set(_STRICT):
+        keys = ", ".join(sorted(unknown))[:_SHOWN]
+        raise ConfigError(
+            f"{where}: {keys}: a repository may only `ask` and `deny`, as "
+            f'keys without a table above them: `deny = ["run(git push *)"]`; {instead}'
+        )
+    for name, rules in theirs.items():
+        said = rules if isinstance(rules, list) else [rules]
+        if len(said) > _MOST_RULES or any(len(str(rule)) > _LONGEST for rule in said):
+            wanted = f"at most {_MOST_RULES} rules of at most {_LONGEST} characters"
+            raise ConfigError(f"{where}: {name}: a repository may have {wanted}")
+    return parse(theirs, PermissionConfig, where)
+
+
+def brought(data: bytes | None) -> PermissionConfig:
+    """What a repository's own file at its top asks and denies, and nothing of any user's; None is no such file. Raises
+    ConfigError."""
+    if data is not None and len(data) > _MOST_BYTES:
+        raise ConfigError(f"{IN_REPOSITORY}: it is longer than {_MOST_BYTES} bytes")
+    try:
+        theirs = parse_toml(data.decode()) if data is not None else {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{IN_REPOSITORY}: not valid TOML: {error}") from None
+    said = _strict(theirs, IN_REPOSITORY, "what is denied by no rule is allowed")
+    found = parse({verdict: list(getattr(said, verdict)) for verdict in _STRICT}, _Stored, IN_REPOSITORY)
+    rules = [Rule(text, verdict) for verdict in _STRICT for text in getattr(said, verdict)]
+    found._told.update({(rule.verdict, rule.text): f"{rule} of {_OF_TOP}" for rule in rules})
+    return found
 
 
 def remember(project: Path, rules: Sequence[str], file: Path | None = None) -> None:

@@ -12,8 +12,8 @@ edited, and is not destroyed by being read. Commands are given no secrets for ma
 where it is.
 
 `detect` finds secrets in a line, `redact` replaces them in text that comes whole or in pieces, `guard` puts that around
-the tools, and `environment` keeps them from commands. Rollouts have no guard: their sandboxes hold no secrets, and what
-they show must stay as it is.
+the tools, and `environment` keeps them from commands. Rollouts with the agent's tools have the guard too
+(`harness.safeguards`): what they hold is no real secret, but their model is to know the marks.
 """
 
 from __future__ import annotations

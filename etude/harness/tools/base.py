@@ -67,7 +67,7 @@ class ToolConfig(Config):
     """How much of an edit's old text may differ from the file. The agent's tools only."""
     lint_base: str = ""
     """The git revision whose findings are not the agent's: read_lints leaves them out. Empty: the session's beginning
-    where it keeps snapshots, else HEAD."""
+    where that is known, else HEAD."""
 
 
 class ToolError(Exception):

@@ -22,12 +22,13 @@ from etude.records import Limits, Task
 from etude.rewards.unseen import ask_unseen
 from etude.rewards.validate import validate
 from etude.tasks.difficulty import level_of
+from etude.tasks.instance import Instance
 from etude.tasks.mined.environment import Environments, Unavailable, requirements_of
 from etude.tasks.mined.history import History
 from etude.tasks.mined.split import is_pytest_setting, is_test
 from etude.tasks.rubric import CHANGE
 from etude.tasks.scrub import scrub_task
-from etude.tasks.swe import Instance, files_of, modules_of
+from etude.tasks.swe import files_of, modules_of
 from etude.tasks.verifiers import PytestRun, pytest_verifier
 
 

@@ -1,0 +1,6 @@
+"""Where helpers of these tests stand: the scripted endpoint."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "harness"))
