@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from etude.harness.schema import ToolSchema
+from etude.plain import plain_line
 
 _FRAME = re.compile(r"<tool_response(?P<number> \d+)?>\n")
 
 PERSONA = "You are Etude, a coding agent in /workspace."
+_CLOSED = (
+    "Nothing may read {}: that looks empty, or cannot be opened. Do not change, stage or restore it; give `git add` "
+    "and `git commit` the paths of what you changed."
+)
+_CLOSED_TOLD = 20
 
 
-def persona(rules: str, around: str = "") -> str:
-    """The agent's name, what it is told of where it works, and the rules of the project."""
-    return "\n\n".join(filter(None, (PERSONA, around, f"{rules}\n" if rules else "")))
+def persona(rules: str, around: str = "", closed: Sequence[str] = ()) -> str:
+    """The agent's name, what it is told of where it works and of what is closed to it, and the rules of the project."""
+    more = f" and {len(closed) - _CLOSED_TOLD} more" if len(closed) > _CLOSED_TOLD else ""
+    told = _CLOSED.format(", ".join(map(plain_line, closed[:_CLOSED_TOLD])) + more) if closed else ""
+    return "\n\n".join(filter(None, (PERSONA, around, told, f"{rules}\n" if rules else "")))
 
 
 def system_prompt(tools: Iterable[ToolSchema], persona: str = PERSONA) -> str:

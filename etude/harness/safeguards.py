@@ -50,11 +50,12 @@ class Safeguards:
     began: Began
     sandbox: Sandbox
     files: Mapping[str, bytes]
+    closed: tuple[str, ...]
 
     async def persona(self) -> str:
         """With the rules as they are now, but for files that no rule lets be read."""
         rules = await sandbox_rules(self.sandbox, self._may_read)
-        return self.guard.redactor.redact(persona(rules))
+        return self.guard.redactor.redact(persona(rules, closed=self.closed))
 
     async def begin(self) -> dict[str, Any]:
         """Look at the workspace; returns what the log's first event must say of it."""
@@ -78,9 +79,12 @@ class Safeguards:
 def safeguards(config: HarnessConfig, sandbox: Sandbox, files: Mapping[str, bytes], session_id: str) -> Safeguards:
     """For a session of this name whose workspace began with these files. Raises ConfigError where the permissions that
     they bring are none."""
-    judge = Judge(brought(files.get(IN_REPOSITORY)), WorkspacePaths(), env={})
+    permissions = brought(files.get(IN_REPOSITORY))
+    judge = Judge(permissions, WorkspacePaths(), env={})
     gate = Gate(judge)
     gate.mode = "auto"
     guard = SecretGuard(Redactor(key=hashlib.sha256(session_id.encode()).digest()))
     tools = gate.guard(guard.guard(config.chosen()))
-    return Safeguards(gate, guard, tools, gate.review, Began(sandbox, config.tool, files), sandbox, files)
+    return Safeguards(
+        gate, guard, tools, gate.review, Began(sandbox, config.tool, files), sandbox, files, permissions.closed()
+    )

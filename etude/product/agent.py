@@ -43,7 +43,6 @@ from etude.harness.session import Session
 from etude.harness.state import Stop
 from etude.harness.store import SessionStore
 from etude.harness.tools.agent.indexed import keep_on_disk
-from etude.plain import plain_line
 from etude.product.config import AgentConfig, config_file
 from etude.product.git_inside import lack_of_git, trusting
 from etude.product.hooks import Hooks
@@ -58,11 +57,6 @@ if TYPE_CHECKING:
     from etude.product.spans import Spans
 
 _log = structlog.get_logger()
-_HIDDEN = (
-    "The user's rules hide these paths of the workspace: {}. They look empty, or cannot be opened. Do not read, "
-    "change, stage or restore them; give `git add` and `git commit` the paths of what you changed."
-)
-_TOLD = 20
 
 
 Ended: TypeAlias = Stop | Literal["cancelled"]
@@ -208,7 +202,7 @@ async def open_agent(
             tools=tools.guarded,
             review=tools.review,
             on_output=on_output,
-            persona=partial(_persona, guard.redactor, directory, view.masked, around),
+            persona=partial(_persona, guard.redactor, directory, view.masked, around, permissions.closed()),
         )
         _begin(session, name, directory, config.endpoint.model)
         agent = Agent(name, directory, session, endpoint, gate, ledger, spans)
@@ -296,8 +290,7 @@ def _refusal(name: str, unguarded: Sequence[str]) -> str:
     return f"{said}; {way} lets the agent write it, and what it writes there may then run as you, outside the sandbox"
 
 
-async def _persona(redactor: Redactor, directory: Path, masked: Sequence[str], around: str) -> str:
-    told = ", ".join(map(plain_line, masked[:_TOLD])) + f" and {len(masked) - _TOLD} more" * (len(masked) > _TOLD)
-    hidden = _HIDDEN.format(told) if masked else ""
-    before = "\n\n".join(filter(None, (around, hidden)))
-    return redactor.redact(persona(read_rules(directory, masked), before))
+async def _persona(
+    redactor: Redactor, directory: Path, masked: Sequence[str], around: str, closed: Sequence[str]
+) -> str:
+    return redactor.redact(persona(read_rules(directory, masked), around, closed))

@@ -204,7 +204,7 @@ def test_the_model_is_told_what_is_hidden(root: Path) -> None:
 
     with ScriptedServer([Reply("Done.")]) as server:
         asyncio.run(play(server))
-    assert "hide these paths of the workspace: infra." in server.bodies[0]["messages"][0]["content"]
+    assert "Nothing may read infra: " in server.bodies[0]["messages"][0]["content"]
 
 
 def test_the_model_is_told_where_it_works(root: Path) -> None:

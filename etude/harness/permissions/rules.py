@@ -140,6 +140,11 @@ class PermissionConfig(Config):
                     raise ValueError(f"{text!r}: {str(error).lower()}") from None
         return rules
 
+    def closed(self) -> tuple[str, ...]:
+        """The patterns of what nothing may read."""
+        rules = [Rule(text, "deny") for text in self.deny]
+        return tuple(rule.pattern for rule in rules if rule.names("read_file") and rule.pattern is not None)
+
     def rules(self) -> list[Rule]:
         """Strictest first; the first that matches decides."""
         lists: tuple[tuple[Verdict, tuple[str, ...]], ...] = (
