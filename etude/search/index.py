@@ -7,11 +7,15 @@ and one whose contents were there before say the same. A store that is damaged i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import TypeVar
+
+import numpy as np
 
 from etude.search.base import Hit
 from etude.search.content import MAX_BYTES, WORDS_VERSION, Content, key_of, read
+from etude.search.narrowing import Contents, Narrowing
 from etude.search.patterns import All, Any, Literal, Need, required
 from etude.search.postings import GRAM
 from etude.search.ranking import RANKING_VERSION, WEIGHTS, Corpus, Weights
@@ -23,6 +27,7 @@ MOST_BYTES = 2 << 30
 _BATCH_FILES, _BATCH_BYTES = 1000, 16_000_000
 _MOST_GRAMS = 12
 _SETTLED_S = 2.0
+_NONE = np.empty(0, np.int64)
 _Answer = TypeVar("_Answer")
 
 
@@ -46,6 +51,7 @@ class Index:
         self._facts: dict[int, Facts] = {}
         self._corpus: Corpus | None = None
         self._forgotten: int | None = None
+        self._revision = 0
         self.taken = 0
         """How many contents this object has taken in: those that were not known."""
         self.renewed = 0
@@ -104,22 +110,28 @@ class Index:
     def may_match(self, pattern: str, ignore_case: bool, stamps: Mapping[str, str]) -> list[str] | None:
         """Of the files with these stamps all that a pattern may match a line of: those that hold what it needs, and
         those whose content is not known for sure or that a searcher may read otherwise. None where any may."""
+        found = self.having(pattern, ignore_case)
+        return None if found is None else self.narrowing(stamps).read(found, ignore_case)
+
+    def having(self, pattern: str, ignore_case: bool) -> Contents | None:
+        """The contents that hold what a pattern needs, of whatever workspace; None where any may."""
         need = required(pattern, ignore_case)
 
-        def having() -> set[int] | None:
+        def having() -> Contents | None:
             self._load()
             return self._having(need)
 
-        if not self.store.grams or (found := self._mended(having)) is None:
-            return None
+        return self._mended(having) if self.store.grams else None
+
+    def narrowing(self, stamps: Mapping[str, str], others: Sequence[str] = ()) -> Narrowing:
+        """What is known of a listing. It holds for as long as `revision` stays."""
         facts = self._mended(self._all_facts)
+        return Narrowing(stamps, others, self._tree, facts)
 
-        def ruled_out(path: str, stamp: str) -> bool:
-            if not self._is(path, stamp) or (number := self._tree[path].content) in found or number not in facts:
-                return False
-            return not facts[number].odd and not (ignore_case and not facts[number].plain)
-
-        return [path for path, stamp in stamps.items() if not ruled_out(path, stamp)]
+    @property
+    def revision(self) -> int:
+        """A number that changes with what is known of the files. Ask it after `having`, which looks at the store."""
+        return self._revision
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -140,6 +152,7 @@ class Index:
         for path in gone:
             self._tree.pop(path, None)
         self.taken += len(batch)
+        self._revision += 1
         self._corpus = None
 
     def _load(self) -> None:
@@ -147,6 +160,7 @@ class Index:
         forgotten = self.store.forgotten()
         if forgotten != self._forgotten:
             self._forgotten, self._corpus, self._facts = forgotten, None, {}
+            self._revision += 1
             self._tree = self.store.tree(self.place)
             there = self._all_facts()
             self._tree = {path: known for path, known in self._tree.items() if known.content in there}
@@ -163,32 +177,33 @@ class Index:
             self._corpus = Corpus(there, facts)
         return self._corpus
 
-    def _having(self, need: Need) -> set[int] | None:
+    def _having(self, need: Need) -> Contents | None:
         """The contents that have what is needed; None where any may."""
         match need:
             case Literal():
                 return self._holding(need.data)
             case All():
                 found = [each for each in map(self._having, need.parts) if each is not None]
-                return set.intersection(*found) if found else None
+                return reduce(_in_both, found) if found else None
             case Any():
-                either = list(map(self._having, need.parts))
-                return None if any(each is None for each in either) else set().union(*(each or () for each in either))
+                either = [self._having(part) for part in need.parts]
+                known = [each for each in either if each is not None]
+                return np.unique(np.concatenate(known)) if len(known) == len(either) else None
 
-    def _holding(self, literal: bytes) -> set[int] | None:
+    def _holding(self, literal: bytes) -> Contents | None:
         grams = list(dict.fromkeys(literal[at : at + 3] for at in range(len(literal) - 2)))
         if not grams:
             return None
         sizes = self.store.sizes([GRAM + gram[:2] for gram in grams])
         if len(sizes) < len({gram[:2] for gram in grams}):
-            return set()
+            return _NONE
         grams.sort(key=lambda gram: sizes[GRAM + gram[:2]])
-        found: set[int] | None = None
+        found: Contents | None = None
         for gram in grams[:_MOST_GRAMS]:
             numbers, tags = self.store.find(GRAM + gram[:2])
-            having = set(numbers[tags == gram[2]].tolist())
-            found = having if found is None else found & having
-            if not found:
+            having = np.unique(numbers[tags == gram[2]]).astype(np.int64)
+            found = having if found is None else _in_both(found, having)
+            if not len(found):
                 break
         return found
 
@@ -204,3 +219,7 @@ class Index:
         self.renewed += 1
         self._forgotten, self._tree, self._facts, self._corpus = None, {}, {}, None
         self._said(f"{self.store.path}: the index was damaged ({error}) and is made anew")
+
+
+def _in_both(one: Contents, other: Contents) -> Contents:
+    return np.intersect1d(one, other, assume_unique=True)

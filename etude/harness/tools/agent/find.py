@@ -13,15 +13,17 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from etude.environments.base import Sandbox
+from etude.environments.base import ExecResult, Sandbox
 from etude.harness.schema import Parameter
-from etude.harness.tools.agent.indexed import index_of, stamps_of
+from etude.harness.tools.agent.indexed import index_of
+from etude.harness.tools.agent.kept import OUTDATED
 from etude.harness.tools.agent.listing import files, listing
 from etude.harness.tools.base import Tool, ToolConfig, ToolError, cut_lines, overdue
 from etude.search.patterns import selective
 
 _MAX_OUTPUT_BYTES = 400_000
 _MAX_LINE_CHARS = 240
+_TRIES = 2
 _MOST_NAMES_BYTES = 100_000
 """Of files on a command line, of which Linux takes 128 KiB in one word."""
 _MATCH = re.compile(r"(?P<path>[^\0]+)\0(?P<line>\d+)(?P<sign>[:-])(?P<text>.*)")
@@ -29,8 +31,7 @@ _MATCH = re.compile(r"(?P<path>[^\0]+)\0(?P<line>\d+)(?P<sign>[:-])(?P<text>.*)"
 
 async def _grep(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
     path = arguments.get("path") or "."
-    command = await _narrowed(sandbox, config, path, arguments) or _command(path, arguments)
-    done = await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES)
+    done = await _searched(sandbox, config, path, arguments)
     if done.timed_out:
         overdue()
         raise ToolError(f"no answer in {config.command_timeout_s:g} s; search in a smaller path")
@@ -63,22 +64,34 @@ def _matching(arguments: Mapping[str, Any]) -> str:
     return f"if command -v rg >/dev/null; then xargs -0r {rg}; else LC_ALL=C.UTF-8 xargs -0r {grep}; fi"
 
 
+async def _searched(sandbox: Sandbox, config: ToolConfig, path: str, arguments: Mapping[str, Any]) -> ExecResult:
+    """What a search of all files prints. Where an index is warm, those are left out that cannot match: the searcher is
+    the same and sees the others in the same order."""
+    for _ in range(_TRIES):
+        command = await _narrowed(sandbox, config, path, arguments)
+        whole = command is None
+        command = command or _command(path, arguments)
+        done = await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES)
+        if whole or done.exit_code != OUTDATED:
+            return done
+        index_of(sandbox).outdated()
+    return await sandbox.exec(
+        _command(path, arguments), timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES
+    )
+
+
 async def _narrowed(sandbox: Sandbox, config: ToolConfig, path: str, arguments: Mapping[str, Any]) -> str | None:
-    """The same for those files alone that an index says may match; None where there is no warm one, or they are most.
-    The searcher is the same and sees the same files in the same order, but for those in which it would find nothing."""
-    indexed = index_of(sandbox)
-    if not indexed.on_disk or not selective(arguments["pattern"], bool(arguments.get("ignore_case"))):
+    """Shell that searches those files alone that an index says may match; None where there is no warm one, or they are
+    most."""
+    indexed, pattern, ignore_case = index_of(sandbox), arguments["pattern"], bool(arguments.get("ignore_case"))
+    if not indexed.on_disk or not selective(pattern, ignore_case):
         return None
-    stamps = await stamps_of(sandbox, config, path, arguments.get("glob"))
-    found = await indexed.narrowed(arguments["pattern"], bool(arguments.get("ignore_case")), stamps)
-    listed = len(stamps.files) + len(stamps.others)
-    searched = [*(found or ()), os.devnull]  # an expression may be wrong where no file could match it
+    narrowed = await indexed.narrowed(sandbox, config, pattern, ignore_case, path, arguments.get("glob"))
+    if narrowed is None:
+        return None
+    searched = [*narrowed.paths, os.devnull]  # an expression may be wrong where no file could match it
     names = " ".join(map(shlex.quote, searched))
-    if found is None or not listed or 2 * len(found) > listed or not _fits(names):
-        indexed.counts["whole"] += 1
-        return None
-    indexed.counts["narrowed"] += 1
-    return f"printf '%s\\0' {names} | {_matching(arguments)}"
+    return f"{narrowed.check}; printf '%s\\0' {names} | {_matching(arguments)}" if _fits(names) else None
 
 
 def _fits(names: str) -> bool:
