@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from etude.search.answer import ANSWER_VERSION
 from etude.search.base import Hit
 from etude.search.content import MAX_BYTES, WORDS_VERSION, Content, key_of, read
 from etude.search.narrowing import Contents, Narrowing
@@ -33,7 +34,7 @@ _Answer = TypeVar("_Answer")
 
 def index_version() -> str:
     """What decides the answers of a search beside the files: sessions and results name it."""
-    return f"words-{WORDS_VERSION} ranking-{RANKING_VERSION} {cutter() or 'lines'}"
+    return f"words-{WORDS_VERSION} ranking-{RANKING_VERSION} answer-{ANSWER_VERSION} {cutter() or 'lines'}"
 
 
 def stamp_of(size: int, changed: str, status_changed: str, inode: int, age_s: float) -> str:

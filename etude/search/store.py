@@ -167,9 +167,11 @@ class Store:
             for each in content.pieces:
                 for found, counted in ((words, each.words), (defined, each.defined)):
                     for word, times in counted.items():
-                        pieces, tags = found.setdefault(word, ([], []))
-                        pieces.append(piece)
-                        tags.append(times)
+                        if (rows_of_word := found.get(word)) is None:
+                            found[word] = ([piece], [times])
+                        else:
+                            rows_of_word[0].append(piece)
+                            rows_of_word[1].append(times)
                 piece += 1
             number += 1
         if rows:

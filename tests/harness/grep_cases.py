@@ -32,6 +32,8 @@ WRONG = ["a(b", "[", "*a", "a{,3}x", "{", "a{2", ")", r"abc\\", "(?z)", r"\p{Lu}
 GLOBS = ["*.py", "*.txt", "**/*.md", "d1/*", "d[12]/*.py", "**/d3/**", "*.{py,md}", "f?.py", "[!f]*", "f1*", "none*",
          "/workspace/d2/*.py", "*"]  # fmt: skip
 PATHS = ["d0", "d1/", "d2/deep", "/workspace/d3", "./d4", "d1/f1.py", "none", "link", "ignored", "/etc/git", "d2/../d1"]
+_FILLED = (b"~" * 99 + b"\n") * (MAX_BYTES // 100 + 1)
+"""In lines: some expressions take the cube of a line's length."""
 _KINDS = ("rare", "common", "joined", "short", "classes", "empty", "back", "bytes", "wrong", "absent")
 
 
@@ -101,7 +103,7 @@ def content_of(chance: random.Random) -> bytes:
     if kind == 4:
         return text.encode() + b"\n\xff\xfe return \xdf\n" + text.encode()
     if kind == 5 and chance.random() < 0.3:
-        return text.encode() + b"\n" + b"y" * MAX_BYTES + b"\n" + f"{chance.choice(RARE)} parse_header\n".encode()
+        return text.encode() + b"\n" + _FILLED + f"{chance.choice(RARE)} parse_header\n".encode()
     return text.encode() + b"\n" * chance.randrange(2)
 
 
@@ -178,7 +180,7 @@ class Tree:
 
     def long(self) -> None:
         path = self.one()
-        path.write_bytes(path.read_bytes()[:5000] + b"\n" + b"z" * MAX_BYTES + b"\nConfigError unique3word\n")
+        path.write_bytes(path.read_bytes()[:5000] + b"\n" + _FILLED + b"ConfigError unique3word\n")
 
     def link(self) -> None:
         path = self.one()

@@ -132,7 +132,9 @@ def test_where_no_index_can_be_kept_it_is_in_memory(root: Path, outer: Path) -> 
 
 def test_a_store_that_is_damaged_meanwhile_is_made_anew(root: Path) -> None:
     said: list[str] = []
-    build(root, open_store())
+    store = open_store()
+    build(root, store)
+    store.close()  # or all there is would lie in its log
 
     async def scenario(sandbox: Sandbox) -> None:
         keep_on_disk(sandbox, root, said.append)
@@ -149,5 +151,7 @@ def test_what_ranks_is_part_of_what_a_harness_is(monkeypatch: pytest.MonkeyPatch
     agent, small = HarnessConfig(toolset="agent"), HarnessConfig()
     assert small.identity()["versions"] == {} and agent.identity()["versions"] == {"search": index_version()}
     before = agent.identity()
+    monkeypatch.setattr("etude.search.index.ANSWER_VERSION", 999)
+    shown = agent.identity()
     monkeypatch.setattr("etude.search.index.RANKING_VERSION", 999)
-    assert agent.identity() != before and small.identity() == HarnessConfig().identity()
+    assert agent.identity() != shown != before and small.identity() == HarnessConfig().identity()

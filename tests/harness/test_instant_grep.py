@@ -89,4 +89,4 @@ def test_an_index_changes_no_answer(outer: Path, searcher: str, repository: bool
 def test_ten_thousand_greps(outer: Path, seed: int) -> None:
     env = {"PATH": without_ripgrep(outer / "bin")}
     indexed = played(outer, f"proof {seed}", seed % 4 != 0, env, GREPS)
-    assert indexed.counts["narrowed"] > 60
+    assert indexed.counts["narrowed"] > 20
