@@ -28,6 +28,8 @@ MOST_BYTES = 2 << 30
 _BATCH_FILES, _BATCH_BYTES = 1000, 16_000_000
 _MOST_GRAMS = 12
 _SETTLED_S = 2.0
+_A_FILE_BYTES = 1500
+"""To search one more file takes as long as to read so much of the grams."""
 _NONE = np.empty(0, np.int64)
 _Answer = TypeVar("_Answer")
 
@@ -201,11 +203,11 @@ class Index:
         grams.sort(key=lambda gram: sizes[GRAM + gram[:2]])
         found: Contents | None = None
         for gram in grams[:_MOST_GRAMS]:
+            if found is not None and len(found) * _A_FILE_BYTES < sizes[GRAM + gram[:2]]:
+                break
             numbers, tags = self.store.find(GRAM + gram[:2])
             having = np.unique(numbers[tags == gram[2]]).astype(np.int64)
             found = having if found is None else _in_both(found, having)
-            if not len(found):
-                break
         return found
 
     def _mended(self, do: Callable[[], _Answer]) -> _Answer:

@@ -189,8 +189,8 @@ class Tree:
         path.symlink_to(os.path.relpath(target, path.parent))
 
     def hard_link(self) -> None:
-        """A second name, outside, by which it is changed."""
-        path, other = self.one(), self.root.parent / f"other{len(self.done)}"
+        """A second name, by which it is changed."""
+        path, other = self.one(), self.root / f"h{len(self.done)}.py"
         os.link(path, other)
         with other.open("ab") as file:
             file.write(b"\nunique7word by another name\n")

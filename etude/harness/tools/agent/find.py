@@ -7,6 +7,7 @@ Where an index is warm, files that cannot match are left out.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -26,6 +27,7 @@ _MAX_LINE_CHARS = 240
 _TRIES = 2
 _MOST_NAMES_BYTES = 100_000
 """Of files on a command line, of which Linux takes 128 KiB in one word."""
+_PLAIN = re.compile(r"[\w./+-]+", re.ASCII)
 _MATCH = re.compile(r"(?P<path>[^\0]+)\0(?P<line>\d+)(?P<sign>[:-])(?P<text>.*)")
 
 
@@ -90,8 +92,19 @@ async def _narrowed(sandbox: Sandbox, config: ToolConfig, path: str, arguments: 
     if narrowed is None:
         return None
     searched = [*narrowed.paths, os.devnull]  # an expression may be wrong where no file could match it
-    names = " ".join(map(shlex.quote, searched))
-    return f"{narrowed.check}; printf '%s\\0' {names} | {_matching(arguments)}" if _fits(names) else None
+    names = _printing(searched)
+    return f"{narrowed.check}; {{ {names}; }} | {_matching(arguments)}" if _fits(names) else None
+
+
+def _printing(paths: Sequence[str]) -> str:
+    """Shell that prints them, a NUL after each. A directory is named once for the files that follow each other in it:
+    so there is room for thousands."""
+    commands = []
+    for folder, names in itertools.groupby(paths, key=lambda path: path.rpartition("/")[0]):
+        inside = f"{folder}/" if folder and _PLAIN.fullmatch(folder) else ""
+        words = " ".join(shlex.quote(name.removeprefix(inside)) for name in names)
+        commands.append(f"printf '{inside}%s\\0' {words}")
+    return "; ".join(commands)
 
 
 def _fits(names: str) -> bool:

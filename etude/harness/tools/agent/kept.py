@@ -4,7 +4,8 @@ Owns `Kept`. The directory is watched from this machine (`host.watch`), so betwe
 is looked at; whatever is known was said by the sandbox, and what it hides stays hidden. What decides which files git
 names and lies outside of the directory, or in git's own, is not watched: `check` is shell that looks at its stamps,
 and whoever searches puts it before the search. Where nothing can be watched there is no `Kept`, and the
-files are looked at each time.
+files are looked at each time. Not noticed is what is written by a second name that was made after all files were looked
+at, in a directory that is not watched.
 """
 
 from __future__ import annotations
@@ -123,8 +124,8 @@ class Kept:
             return listed
         there = {path: beneath.lstat(self._directory, path) for path in changed}
         gone = {path for path, found in there.items() if found is None}
-        if any(found is not None and not stat.S_ISREG(found.st_mode) for found in there.values()):
-            return None
+        if any(found and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1) for found in there.values()):
+            return None  # what is under its other name is not told
         known = listed.stamps.files.keys() | listed.changed | set(listed.stamps.others)
         new = sorted(changed - gone - known)
         if len(new) > _MOST_NEW or len(listed.changed) + len(changed) > _MOST_CHANGED:
