@@ -15,7 +15,7 @@ import numpy as np
 
 from etude.search.answer import ANSWER_VERSION
 from etude.search.base import Hit
-from etude.search.content import MAX_BYTES, WORDS_VERSION, Content, key_of, read
+from etude.search.content import MAX_BYTES, MOST_BYTES, WORDS_VERSION, Content, is_code, key_of, read
 from etude.search.narrowing import Contents, Narrowing
 from etude.search.patterns import All, Any, Literal, Need, required
 from etude.search.postings import GRAM
@@ -23,7 +23,7 @@ from etude.search.ranking import RANKING_VERSION, WEIGHTS, Corpus, Weights
 from etude.search.store import Damaged, Facts, Known, Store
 from etude.search.syntax import cutter
 
-MOST_BYTES = 2 << 30
+MOST_STORED = 2 << 30
 """A store that is larger makes room."""
 _BATCH_FILES, _BATCH_BYTES = 1000, 16_000_000
 _MOST_GRAMS = 12
@@ -81,7 +81,7 @@ class Index:
         waiting: dict[str, bytes] = {}
         size = 0
         for path, data in files:
-            if data is None or len(data) > MAX_BYTES:
+            if data is None or len(data) > (MOST_BYTES if self.store.grams else MAX_BYTES):
                 gone += [path] if path in self._tree else []
                 continue
             waiting[path] = data
@@ -91,8 +91,8 @@ class Index:
                 waiting, gone, size = {}, [], 0
         if waiting or gone or commit:
             self._take(stamps, waiting, gone, commit)
-        if self.store.path is not None and self.store.size() > MOST_BYTES:
-            self.store.collect(MOST_BYTES * 3 // 4, self.place)
+        if self.store.path is not None and self.store.size() > MOST_STORED:
+            self.store.collect(MOST_STORED * 3 // 4, self.place)
 
     def paths(self) -> Collection[str]:
         """The files that are indexed."""
@@ -176,7 +176,11 @@ class Index:
     def _made_corpus(self) -> Corpus:
         if self._corpus is None:
             facts = self._all_facts()
-            there = {path: known.content for path, known in self._tree.items() if known.content in facts}
+            there = {
+                path: known.content
+                for path, known in self._tree.items()
+                if known.content in facts and not facts[known.content].long and is_code(path)
+            }  # those that are known for greps alone would count as files that lack a word
             self._corpus = Corpus(there, facts)
         return self._corpus
 

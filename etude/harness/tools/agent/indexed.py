@@ -24,7 +24,7 @@ from etude.harness.tools.agent.listing import pattern_of
 from etude.harness.tools.agent.stamps import stamps_of
 from etude.harness.tools.base import ToolConfig, relative
 from etude.search import Hit, Index, Store
-from etude.search.content import MAX_BYTES, is_code
+from etude.search.content import MOST_BYTES, is_code
 from etude.search.narrowing import Contents, Narrowing, in_bytes
 from etude.search.workspace import open_store
 
@@ -169,17 +169,18 @@ class Indexed:
         return self._index
 
     async def _update(self, index: Index, sandbox: Sandbox, config: ToolConfig) -> None:
+        stamps = await stamps_of(sandbox, config)
         now = {
             path: stamp
-            for path, stamp in (await stamps_of(sandbox, config)).files.items()
-            if index.store.grams or is_code(path)
+            for path, stamp in stamps.files.items()
+            if index.store.grams or (is_code(path) and path not in stamps.long)
         }
         some = asyncio.Semaphore(_AT_ONCE)
 
         async def data_of(path: str) -> bytes | None:
             async with some:
                 try:
-                    return await sandbox.read_file(f"{WORKSPACE}/{path}", MAX_BYTES)
+                    return await sandbox.read_file(f"{WORKSPACE}/{path}", MOST_BYTES)
                 except OSError:
                     return None  # gone meanwhile, or grown too long
 

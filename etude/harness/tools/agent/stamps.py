@@ -14,7 +14,7 @@ from etude.environments.base import Sandbox
 from etude.harness.tools.agent.listing import listing
 from etude.harness.tools.base import ToolConfig, ToolError, overdue
 from etude.search import stamp_of
-from etude.search.content import MAX_BYTES
+from etude.search.content import MAX_BYTES, MOST_BYTES
 
 _MAX_FILES = 60_000
 LISTING_BYTES = 16_000_000
@@ -23,11 +23,12 @@ LISTING_BYTES = 16_000_000
 @dataclass(frozen=True)
 class Stamps:
     """Of the files that were listed: those that can be indexed, with their stamps (`search.stamp_of`); in `others`
-    what is too long or no plain file; and which of the first have a second name."""
+    what is too long or no plain file; and which of the first have a second name, or are too long for pieces."""
 
     files: dict[str, str] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
     linked: frozenset[str] = frozenset()
+    long: frozenset[str] = frozenset()
 
     @cached_property
     def folders(self) -> set[str]:
@@ -51,13 +52,14 @@ async def stamps_of(sandbox: Sandbox, config: ToolConfig, path: str = ".", glob:
     if done.timed_out or done.log_path:
         raise ToolError("there are too many files here to be indexed; use grep")
     now, _, rows = done.output.decode("utf-8", "surrogateescape").partition("\n")
-    found, linked = Stamps(), []
+    found, linked, long = Stamps(), [], []
     for row in filter(None, rows.split("\0")):
         size, changed, status_changed, inode, names, mode, name = row.split(" ", 6)
-        if stat.S_ISREG(int(mode, 16)) and int(size) <= MAX_BYTES and len(found.files) < _MAX_FILES:
+        if stat.S_ISREG(int(mode, 16)) and int(size) <= MOST_BYTES and len(found.files) < _MAX_FILES:
             age_s = float(now) - float(status_changed)
             found.files[name] = stamp_of(int(size), changed, status_changed, int(inode), age_s)
             linked += [name] if names != "1" else []
+            long += [name] if int(size) > MAX_BYTES else []
         else:
             found.others.append(name)
-    return replace(found, linked=frozenset(linked))
+    return replace(found, linked=frozenset(linked), long=frozenset(long))
