@@ -18,7 +18,7 @@ from etude.search.base import Hit
 from etude.search.content import MAX_BYTES, MOST_BYTES, WORDS_VERSION, Content, is_code, key_of, read
 from etude.search.narrowing import Contents, Narrowing
 from etude.search.patterns import All, Any, Literal, Need, required
-from etude.search.postings import GRAM
+from etude.search.postings import GRAM, Numbers, Tags
 from etude.search.ranking import RANKING_VERSION, WEIGHTS, Corpus, Weights
 from etude.search.store import Damaged, Facts, Known, Store
 from etude.search.syntax import cutter
@@ -30,6 +30,7 @@ _MOST_GRAMS = 12
 _SETTLED_S = 2.0
 _A_FILE_BYTES = 1500
 """To search one more file takes as long as to read so much of the grams."""
+_GRAMS_AT_HAND = 64 << 20
 _NONE = np.empty(0, np.int64)
 _Answer = TypeVar("_Answer")
 
@@ -55,6 +56,8 @@ class Index:
         self._corpus: Corpus | None = None
         self._forgotten: int | None = None
         self._revision = 0
+        self._grams: dict[bytes, tuple[Numbers, Tags]] = {}
+        self._grams_at, self._grams_bytes = 0, 0
         self.taken = 0
         """How many contents this object has taken in: those that were not known."""
         self.renewed = 0
@@ -209,9 +212,23 @@ class Index:
         for gram in grams[:_MOST_GRAMS]:
             if found is not None and len(found) * _A_FILE_BYTES < sizes[GRAM + gram[:2]]:
                 break
-            numbers, tags = self.store.find(GRAM + gram[:2])
+            numbers, tags = self._grams_of(GRAM + gram[:2])
             having = np.unique(numbers[tags == gram[2]]).astype(np.int64)
             found = having if found is None else _in_both(found, having)
+        return found
+
+    def _grams_of(self, term: bytes) -> tuple[Numbers, Tags]:
+        """Where the grams of two bytes stand. The same few hundred are in most names: those read last stay at hand."""
+        if self._grams_at != self._revision:
+            self._grams.clear()
+            self._grams_at, self._grams_bytes = self._revision, 0
+        if (found := self._grams.pop(term, None)) is None:
+            found = self.store.find(term)
+            self._grams_bytes += found[0].nbytes + found[1].nbytes
+        self._grams[term] = found
+        while self._grams_bytes > _GRAMS_AT_HAND and len(self._grams) > 1:
+            numbers, tags = self._grams.pop(next(iter(self._grams)))
+            self._grams_bytes -= numbers.nbytes + tags.nbytes
         return found
 
     def _mended(self, do: Callable[[], _Answer]) -> _Answer:

@@ -25,9 +25,8 @@ from etude.search.patterns import selective
 _MAX_OUTPUT_BYTES = 400_000
 _MAX_LINE_CHARS = 240
 _TRIES = 2
-_MOST_NAMES_BYTES = 100_000
-"""Of files on a command line, of which Linux takes 128 KiB in one word."""
-_PLAIN = re.compile(r"[\w./+-]+", re.ASCII)
+_WORD_BYTES, _MOST_WORDS = 100_000, 8
+_PLAIN = re.compile(r"[\w./+][\w./+-]*", re.ASCII)
 _MATCH = re.compile(r"(?P<path>[^\0]+)\0(?P<line>\d+)(?P<sign>[:-])(?P<text>.*)")
 
 
@@ -70,48 +69,59 @@ async def _searched(sandbox: Sandbox, config: ToolConfig, path: str, arguments: 
     """What a search of all files prints. Where an index is warm, those are left out that cannot match: the searcher is
     the same and sees the others in the same order."""
     for _ in range(_TRIES):
-        command = await _narrowed(sandbox, config, path, arguments)
-        whole = command is None
-        command = command or _command(path, arguments)
-        done = await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES)
-        if whole or done.exit_code != OUTDATED:
+        command, env = await _narrowed(sandbox, config, path, arguments) or ("", {})
+        if not command:
+            break
+        done = await sandbox.exec(
+            command, timeout_s=config.command_timeout_s, env=env, max_output_bytes=_MAX_OUTPUT_BYTES
+        )
+        if done.exit_code != OUTDATED:
             return done
         index_of(sandbox).outdated()
-    return await sandbox.exec(
-        _command(path, arguments), timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES
-    )
+    command = _command(path, arguments)
+    return await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES)
 
 
-async def _narrowed(sandbox: Sandbox, config: ToolConfig, path: str, arguments: Mapping[str, Any]) -> str | None:
-    """Shell that searches those files alone that an index says may match; None where there is no warm one, or they are
-    most."""
+async def _narrowed(
+    sandbox: Sandbox, config: ToolConfig, path: str, arguments: Mapping[str, Any]
+) -> tuple[str, dict[str, str]] | None:
+    """Shell, with its environment, that searches those files alone that an index says may match; None where there is no
+    warm one, or they are most."""
     indexed, pattern, ignore_case = index_of(sandbox), arguments["pattern"], bool(arguments.get("ignore_case"))
     if not indexed.on_disk or not selective(pattern, ignore_case):
         return None
     narrowed = await indexed.narrowed(sandbox, config, pattern, ignore_case, path, arguments.get("glob"))
     if narrowed is None:
         return None
-    searched = [*narrowed.paths, os.devnull]  # an expression may be wrong where no file could match it
-    names = _printing(searched)
-    return f"{narrowed.check}; {{ {names}; }} | {_matching(arguments)}" if _fits(names) else None
+    env = _printing([*narrowed.paths, os.devnull])  # an expression may be wrong where no file could match it
+    if len(env) > _MOST_WORDS or not all(map(_is_text, env.values())):
+        return None
+    prints = "; ".join(f'eval "${name}"' for name in env)
+    return f"{narrowed.check}; {{ {prints}; }} | {{ unset {' '.join(env)}; {_matching(arguments)}; }}", env
 
 
-def _printing(paths: Sequence[str]) -> str:
-    """Shell that prints them, a NUL after each. A directory is named once for the files that follow each other in it:
-    so there is room for thousands."""
-    commands = []
+def _printing(paths: Sequence[str]) -> dict[str, str]:
+    """Shell in variables that prints them, a NUL after each. A directory is named once for the files that follow each
+    other in it, and Linux takes 128 KiB in one word: so there is room for thousands."""
+    words, size = [[""]], 0
     for folder, names in itertools.groupby(paths, key=lambda path: path.rpartition("/")[0]):
         inside = f"{folder}/" if folder and _PLAIN.fullmatch(folder) else ""
-        words = " ".join(shlex.quote(name.removeprefix(inside)) for name in names)
-        commands.append(f"printf '{inside}%s\\0' {words}")
-    return "; ".join(commands)
+        for number, name in enumerate(names):
+            if size > _WORD_BYTES:
+                words.append([])
+                size, number = 0, 0
+            word = ("" if number else f"\nprintf '{inside}%s\\0'") + " " + shlex.quote(name.removeprefix(inside))
+            words[-1].append(word)
+            size += len(word.encode("utf-8", "replace"))
+    return {f"etude_{number}": "".join(each).lstrip() for number, each in enumerate(words)}
 
 
-def _fits(names: str) -> bool:
+def _is_text(word: str) -> bool:
     try:
-        return len(names.encode()) <= _MOST_NAMES_BYTES
-    except UnicodeEncodeError:  # a name that is no text
+        word.encode()
+    except UnicodeEncodeError:  # it has a name that is none
         return False
+    return True
 
 
 def _rows(found: Sequence[re.Match[str]], context: bool) -> list[str]:
