@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     build = actions.add_parser("build", help="take in what has changed in a directory")
     status = actions.add_parser("status", help="how far the index is behind the files, and what the store holds")
-    search = actions.add_parser("search", help="ask a question, as the agent does")
+    search = actions.add_parser("search", help="ask a question; each piece is shown whole")
     search.add_argument("question", help="what you look for, in words")
     search.add_argument("--limit", type=int, default=8, metavar="N", help="so many pieces at most (default: 8)")
     for action in (build, status, search):

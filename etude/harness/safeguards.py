@@ -85,6 +85,5 @@ def safeguards(config: HarnessConfig, sandbox: Sandbox, files: Mapping[str, byte
     gate.mode = "auto"
     guard = SecretGuard(Redactor(key=hashlib.sha256(session_id.encode()).digest()))
     tools = gate.guard(guard.guard(config.chosen()))
-    return Safeguards(
-        gate, guard, tools, gate.review, Began(sandbox, config.tool, files), sandbox, files, permissions.closed()
-    )
+    began = Began(sandbox, config.tool, files)
+    return Safeguards(gate, guard, tools, gate.review, began, sandbox, files, permissions.closed())

@@ -7,28 +7,37 @@ and one whose contents were there before say the same. A store that is damaged i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import TypeVar
 
+import numpy as np
+
+from etude.search.answer import ANSWER_VERSION
 from etude.search.base import Hit
-from etude.search.content import MAX_BYTES, WORDS_VERSION, Content, key_of, read
+from etude.search.content import MAX_BYTES, MOST_BYTES, WORDS_VERSION, Content, is_code, key_of, read
+from etude.search.narrowing import Contents, Narrowing
 from etude.search.patterns import All, Any, Literal, Need, required
-from etude.search.postings import GRAM
+from etude.search.postings import GRAM, Numbers, Tags
 from etude.search.ranking import RANKING_VERSION, WEIGHTS, Corpus, Weights
 from etude.search.store import Damaged, Facts, Known, Store
 from etude.search.syntax import cutter
 
-MOST_BYTES = 2 << 30
+MOST_STORED = 2 << 30
 """A store that is larger makes room."""
 _BATCH_FILES, _BATCH_BYTES = 1000, 16_000_000
 _MOST_GRAMS = 12
 _SETTLED_S = 2.0
+_A_FILE_BYTES = 1500
+"""To search one more file takes as long as to read so much of the grams."""
+_GRAMS_AT_HAND = 64 << 20
+_NONE = np.empty(0, np.int64)
 _Answer = TypeVar("_Answer")
 
 
 def index_version() -> str:
     """What decides the answers of a search beside the files: sessions and results name it."""
-    return f"words-{WORDS_VERSION} ranking-{RANKING_VERSION} {cutter() or 'lines'}"
+    return f"words-{WORDS_VERSION} ranking-{RANKING_VERSION} answer-{ANSWER_VERSION} {cutter() or 'lines'}"
 
 
 def stamp_of(size: int, changed: str, status_changed: str, inode: int, age_s: float) -> str:
@@ -46,6 +55,9 @@ class Index:
         self._facts: dict[int, Facts] = {}
         self._corpus: Corpus | None = None
         self._forgotten: int | None = None
+        self._revision = 0
+        self._grams: dict[bytes, tuple[Numbers, Tags]] = {}
+        self._grams_at, self._grams_bytes = 0, 0
         self.taken = 0
         """How many contents this object has taken in: those that were not known."""
         self.renewed = 0
@@ -72,7 +84,7 @@ class Index:
         waiting: dict[str, bytes] = {}
         size = 0
         for path, data in files:
-            if data is None or len(data) > MAX_BYTES:
+            if data is None or len(data) > (MOST_BYTES if self.store.grams else MAX_BYTES):
                 gone += [path] if path in self._tree else []
                 continue
             waiting[path] = data
@@ -82,8 +94,8 @@ class Index:
                 waiting, gone, size = {}, [], 0
         if waiting or gone or commit:
             self._take(stamps, waiting, gone, commit)
-        if self.store.path is not None and self.store.size() > MOST_BYTES:
-            self.store.collect(MOST_BYTES * 3 // 4, self.place)
+        if self.store.path is not None and self.store.size() > MOST_STORED:
+            self.store.collect(MOST_STORED * 3 // 4, self.place)
 
     def paths(self) -> Collection[str]:
         """The files that are indexed."""
@@ -104,22 +116,28 @@ class Index:
     def may_match(self, pattern: str, ignore_case: bool, stamps: Mapping[str, str]) -> list[str] | None:
         """Of the files with these stamps all that a pattern may match a line of: those that hold what it needs, and
         those whose content is not known for sure or that a searcher may read otherwise. None where any may."""
+        found = self.having(pattern, ignore_case)
+        return None if found is None else self.narrowing(stamps).read(found, ignore_case)
+
+    def having(self, pattern: str, ignore_case: bool) -> Contents | None:
+        """The contents that hold what a pattern needs, of whatever workspace; None where any may."""
         need = required(pattern, ignore_case)
 
-        def having() -> set[int] | None:
+        def having() -> Contents | None:
             self._load()
             return self._having(need)
 
-        if not self.store.grams or (found := self._mended(having)) is None:
-            return None
+        return self._mended(having) if self.store.grams else None
+
+    def narrowing(self, stamps: Mapping[str, str], others: Sequence[str] = ()) -> Narrowing:
+        """What is known of a listing. It holds for as long as `revision` stays."""
         facts = self._mended(self._all_facts)
+        return Narrowing(stamps, others, self._tree, facts)
 
-        def ruled_out(path: str, stamp: str) -> bool:
-            if not self._is(path, stamp) or (number := self._tree[path].content) in found or number not in facts:
-                return False
-            return not facts[number].odd and not (ignore_case and not facts[number].plain)
-
-        return [path for path, stamp in stamps.items() if not ruled_out(path, stamp)]
+    @property
+    def revision(self) -> int:
+        """A number that changes with what is known of the files. Ask it after `having`, which looks at the store."""
+        return self._revision
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -140,6 +158,7 @@ class Index:
         for path in gone:
             self._tree.pop(path, None)
         self.taken += len(batch)
+        self._revision += 1
         self._corpus = None
 
     def _load(self) -> None:
@@ -147,6 +166,7 @@ class Index:
         forgotten = self.store.forgotten()
         if forgotten != self._forgotten:
             self._forgotten, self._corpus, self._facts = forgotten, None, {}
+            self._revision += 1
             self._tree = self.store.tree(self.place)
             there = self._all_facts()
             self._tree = {path: known for path, known in self._tree.items() if known.content in there}
@@ -159,37 +179,56 @@ class Index:
     def _made_corpus(self) -> Corpus:
         if self._corpus is None:
             facts = self._all_facts()
-            there = {path: known.content for path, known in self._tree.items() if known.content in facts}
+            there = {
+                path: known.content
+                for path, known in self._tree.items()
+                if known.content in facts and not facts[known.content].long and is_code(path)
+            }  # those that are known for greps alone would count as files that lack a word
             self._corpus = Corpus(there, facts)
         return self._corpus
 
-    def _having(self, need: Need) -> set[int] | None:
+    def _having(self, need: Need) -> Contents | None:
         """The contents that have what is needed; None where any may."""
         match need:
             case Literal():
                 return self._holding(need.data)
             case All():
                 found = [each for each in map(self._having, need.parts) if each is not None]
-                return set.intersection(*found) if found else None
+                return reduce(_in_both, found) if found else None
             case Any():
-                either = list(map(self._having, need.parts))
-                return None if any(each is None for each in either) else set().union(*(each or () for each in either))
+                either = [self._having(part) for part in need.parts]
+                known = [each for each in either if each is not None]
+                return np.unique(np.concatenate(known)) if len(known) == len(either) else None
 
-    def _holding(self, literal: bytes) -> set[int] | None:
+    def _holding(self, literal: bytes) -> Contents | None:
         grams = list(dict.fromkeys(literal[at : at + 3] for at in range(len(literal) - 2)))
         if not grams:
             return None
         sizes = self.store.sizes([GRAM + gram[:2] for gram in grams])
         if len(sizes) < len({gram[:2] for gram in grams}):
-            return set()
+            return _NONE
         grams.sort(key=lambda gram: sizes[GRAM + gram[:2]])
-        found: set[int] | None = None
+        found: Contents | None = None
         for gram in grams[:_MOST_GRAMS]:
-            numbers, tags = self.store.find(GRAM + gram[:2])
-            having = set(numbers[tags == gram[2]].tolist())
-            found = having if found is None else found & having
-            if not found:
+            if found is not None and len(found) * _A_FILE_BYTES < sizes[GRAM + gram[:2]]:
                 break
+            numbers, tags = self._grams_of(GRAM + gram[:2])
+            having = np.unique(numbers[tags == gram[2]]).astype(np.int64)
+            found = having if found is None else _in_both(found, having)
+        return found
+
+    def _grams_of(self, term: bytes) -> tuple[Numbers, Tags]:
+        """Where the grams of two bytes stand. The same few hundred are in most names: those read last stay at hand."""
+        if self._grams_at != self._revision:
+            self._grams.clear()
+            self._grams_at, self._grams_bytes = self._revision, 0
+        if (found := self._grams.pop(term, None)) is None:
+            found = self.store.find(term)
+            self._grams_bytes += found[0].nbytes + found[1].nbytes
+        self._grams[term] = found
+        while self._grams_bytes > _GRAMS_AT_HAND and len(self._grams) > 1:
+            numbers, tags = self._grams.pop(next(iter(self._grams)))
+            self._grams_bytes -= numbers.nbytes + tags.nbytes
         return found
 
     def _mended(self, do: Callable[[], _Answer]) -> _Answer:
@@ -204,3 +243,7 @@ class Index:
         self.renewed += 1
         self._forgotten, self._tree, self._facts, self._corpus = None, {}, {}, None
         self._said(f"{self.store.path}: the index was damaged ({error}) and is made anew")
+
+
+def _in_both(one: Contents, other: Contents) -> Contents:
+    return np.intersect1d(one, other, assume_unique=True)

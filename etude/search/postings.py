@@ -9,6 +9,7 @@ was not. Commits nothing: `store` does.
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,10 +39,10 @@ class Postings:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
-    def add(self, contents: int, rows: Iterable[tuple[bytes, Numbers, Tags]]) -> None:
-        """A segment about so many contents; numbers in order within each tag."""
+    def add(self, contents: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """A segment about so many contents: terms with their records (`rows_of`)."""
         segment = self._segment(contents)
-        packed = ((term, segment, _packed(numbers, tags)) for term, numbers, tags in rows)
+        packed = ((term, segment, records) for term, records in rows)
         self._db.executemany("INSERT INTO postings VALUES (?, ?, ?)", packed)
         while merged := self._few_of_one_size():
             self._merge(merged, None)
@@ -84,25 +85,24 @@ class Postings:
         segment = self._segment(contents)
         words = f"SELECT term, records FROM postings WHERE segment IN ({marks}) ORDER BY term, segment"
         reading = self._db.cursor().execute(words, segments)
-        for term, numbers, tags in _by_term(reading):  # what is written meanwhile is of another segment
-            if keep is not None:
-                kept = keep(term[:1])(numbers)
-                numbers, tags = numbers[kept], tags[kept]
-            if len(numbers):
-                row = (term, segment, _packed(*_in_order(numbers, tags)))
-                self._db.execute("INSERT INTO postings VALUES (?, ?, ?)", row)
+        rows = ((term, segment, records) for term, records in _merged(reading, keep) if records)
+        self._db.executemany("INSERT INTO postings VALUES (?, ?, ?)", rows)  # of another segment than what is read
         self._db.execute(f"DELETE FROM postings WHERE segment IN ({marks})", segments)
         self._db.execute(f"DELETE FROM segments WHERE id IN ({marks})", segments)
 
 
-def rows_of(kind: bytes, found: dict[str, tuple[list[int], list[int]]]) -> Iterator[tuple[bytes, Numbers, Tags]]:
+def rows_of(kind: bytes, found: dict[str, tuple[list[int], list[int]]]) -> Iterator[tuple[bytes, bytes]]:
     """Of words: the pieces each is in, and how often."""
     for word, (numbers, times) in found.items():
+        term = kind + word.encode("utf-8", "replace")
+        if len(numbers) == 1:
+            yield term, _packed_one(numbers[0], min(times[0], 255))
+            continue
         tags = np.minimum(np.array(times, np.int64), 255).astype(np.uint8)
-        yield (kind + word.encode("utf-8", "replace"), *_in_order(np.array(numbers, np.uint32), tags))
+        yield term, _packed(*_in_order(np.array(numbers, np.uint32), tags))
 
 
-def rows_of_grams(found: Sequence[tuple[int, Numbers]]) -> Iterator[tuple[bytes, Numbers, Tags]]:
+def rows_of_grams(found: Sequence[tuple[int, Numbers]]) -> Iterator[tuple[bytes, bytes]]:
     """Of grams: the contents each is in."""
     if not found:
         return
@@ -113,20 +113,22 @@ def rows_of_grams(found: Sequence[tuple[int, Numbers]]) -> Iterator[tuple[bytes,
     starts = np.flatnonzero(np.diff(grams >> 8, prepend=np.uint32(1 << 31)))
     for start, end in zip(starts, [*starts[1:], len(grams)], strict=True):
         pair = int(grams[start]) >> 8
-        yield GRAM + pair.to_bytes(2, "big"), numbers[start:end], (grams[start:end] & 0xFF).astype(np.uint8)
+        tags = (grams[start:end] & 0xFF).astype(np.uint8)
+        yield GRAM + pair.to_bytes(2, "big"), _packed(numbers[start:end], tags)
 
 
-def _by_term(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, Numbers, Tags]]:
-    waiting: list[tuple[Numbers, Tags]] = []
-    last = b""
-    for term, records in rows:
-        if term != last and waiting:
-            yield (last, *_joined(waiting))
-            waiting = []
-        last = term
-        waiting.append(_unpacked(records))
-    if waiting:
-        yield (last, *_joined(waiting))
+def _merged(rows: Iterable[tuple[bytes, bytes]], keep: Callable[[bytes], Keep] | None) -> Iterator[tuple[bytes, bytes]]:
+    """Each term once, with all its records; none where nothing of them is kept."""
+    for term, each in itertools.groupby(rows, key=lambda row: row[0]):
+        parts = [records for _, records in each]
+        if len(parts) == 1 and keep is None:
+            yield term, parts[0]  # as most words are
+            continue
+        numbers, tags = _joined([_unpacked(records) for records in parts])
+        if keep is not None:
+            kept = keep(term[:1])(numbers)
+            numbers, tags = numbers[kept], tags[kept]
+        yield term, _packed(*_in_order(numbers, tags)) if len(numbers) else b""
 
 
 def _joined(parts: Sequence[tuple[Numbers, Tags]]) -> tuple[Numbers, Tags]:
@@ -148,6 +150,12 @@ def _packed(numbers: Numbers, tags: Tags) -> bytes:
     if len(numbers) < _SHORT:
         return _RAW + zlib.crc32(data).to_bytes(4, "big") + data
     return _DEFLATED + zlib.compress(data, 1)
+
+
+def _packed_one(number: int, tag: int) -> bytes:
+    """The same for one number, as most words have."""
+    data = bytes((tag,)) + number.to_bytes(4, "little")
+    return _RAW + zlib.crc32(data).to_bytes(4, "big") + data
 
 
 def _unpacked(records: bytes) -> tuple[Numbers, Tags]:

@@ -8,12 +8,13 @@ counts within the workspace alone, so the same files give the same answer, whate
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,7 @@ _PROSE = re.compile(
 _OF_PROSE = frozenset(
     word for name in ["docs", "documentation", "changelog", "readme", "config"] for word in words_of(name)
 )
-_APART = re.compile(r"[/._-]")
+_OF_TESTS = re.compile(rf"(^|[/._-])({'|'.join(_TESTS)})", re.I)
 
 
 class Corpus:
@@ -67,8 +68,11 @@ class Corpus:
         self.file = np.repeat(np.arange(len(self.paths)), counts)
         self._mean = max(float(self.length.mean()), 1.0) if len(rows) else 1.0
         self._files_by_first(np.array([each.first for each in of_file], np.int64), counts)
-        self._of_path: dict[str, list[int]] | None = None
-        self._tests = np.array([_of_tests(path) for path in self.paths], bool)
+        self._of_path: dict[str, list[int]] = {}
+        lower = [path.lower() for path in self.paths]
+        self._lower = "\n".join(lower)
+        self._begin = [0, *itertools.accumulate(len(each) + 1 for each in lower[:-1])]
+        self._tests = np.array([_OF_TESTS.search(path) is not None for path in self.paths], bool)
         self._prose = np.array([_PROSE.search(path) is not None for path in self.paths], bool)
 
     def rank(self, question: str, find: Find, limit: int, under: str = "", weights: Weights = WEIGHTS) -> list[Hit]:
@@ -76,10 +80,11 @@ class Corpus:
         asked = Counter(words_of(question))
         scores = np.zeros(len(self.file))
         for word, times in asked.items():
-            scores += times * self._of_words(word, find, weights)
+            self._add_words(scores, word, times, find, weights)
         if not scores.any():
             return []
-        scores = self._by_file(scores, self._of_paths(asked), weights)
+        places = np.flatnonzero(scores > 0)  # of a large workspace most pieces have no word of a question
+        scores = self._by_file(places, scores[places], self._of_paths(asked), weights)
         files = np.ones(len(self.paths))
         if not any(word.startswith(_TESTS) for word in asked):
             files[self._tests] *= weights.tests
@@ -87,13 +92,15 @@ class Corpus:
             files[self._prose] *= weights.prose
         if under:
             files *= [f"{path}/".startswith(f"{under.rstrip('/')}/") for path in self.paths]
-        scores *= files[self.file]
-        order = np.lexsort((self.first, self.file, -np.round(scores, 9)))[:limit]  # files are in the order of paths
-        return [
-            Hit(self.paths[self.file[at]], int(self.first[at]) + 1, int(self.end[at]), float(scores[at]))
-            for at in order
-            if scores[at] > 0
-        ]
+        scores = np.round(scores * files[self.file[places]], 9)
+        if len(scores) > limit:
+            best = scores >= np.partition(scores, -limit)[-limit]
+            places, scores = places[best], scores[best]
+        order = np.lexsort((self.first[places], self.file[places], -scores))[:limit]  # files are in the order of paths
+        return [self._hit(places[at], scores[at]) for at in order if scores[at] > 0]
+
+    def _hit(self, place: int, score: float) -> Hit:
+        return Hit(self.paths[self.file[place]], int(self.first[place]) + 1, int(self.end[place]), float(score))
 
     def _files_by_first(self, firsts: Places, counts: Places) -> None:
         """Contents in the order of their pieces' numbers, and the files of each: several may have one content."""
@@ -116,48 +123,49 @@ class Corpus:
         file = self._files[self._at[content[which]] + nth]
         return self._starts[file] + inside[which], times[which].astype(np.float64)
 
-    def _of_words(self, word: str, find: Find, weights: Weights) -> Floats:
-        found = np.zeros(len(self.file))
+    def _add_words(self, scores: Floats, word: str, asked: int, find: Find, weights: Weights) -> None:
         term = word.encode("utf-8", "replace")
         places, times = self._expanded(*find(WORD + term))
         rarity = _rarity(len(self.file), len(places))
         around = weights.k1 * (1 - weights.b + weights.b * self.length[places] / self._mean)
-        found[places] = rarity * times * (weights.k1 + 1) / (times + around)
+        scores[places] += asked * rarity * times * (weights.k1 + 1) / (times + around)
         if weights.defined:
             places, _ = self._expanded(*find(DEFINED + term))
-            found[places] += weights.defined * rarity
-        return found
+            scores[places] += asked * weights.defined * rarity
 
     def _of_paths(self, asked: Mapping[str, int]) -> Floats:
         """What each file's path shares with the question."""
-        if self._of_path is None:
-            self._of_path = defaultdict(list)
-            for number, path in enumerate(self.paths):
-                for word in {word for part in path.split("/") for word in _words_of_part(part)}:
-                    self._of_path[word].append(number)
         found = np.zeros(len(self.paths))
         for word, times in asked.items():
-            if files := self._of_path.get(word):
+            if (files := self._of_path.get(word)) is None:
+                files = self._of_path[word] = [
+                    at for at in self._having(word) if word in _words_of_path(self.paths[at])
+                ]
+            if files:
                 found[files] += times * _rarity(len(self.paths), len(files))
         return found
 
-    def _by_file(self, scores: Floats, paths: Floats, weights: Weights) -> Floats:
+    def _having(self, word: str) -> Iterator[int]:
+        """The files whose paths may have a word: an ending that was taken off has changed its last letter at most."""
+        at, stem = 0, word[:-1] if len(word) > 2 else word
+        while (at := self._lower.find(stem, at)) >= 0:
+            file = bisect_right(self._begin, at) - 1
+            yield file
+            if file + 1 == len(self._begin):
+                return
+            at = self._begin[file + 1]
+
+    def _by_file(self, places: Places, scores: Floats, paths: Floats, weights: Weights) -> Floats:
         """A piece's own score, its path's, and some of what its file's pieces have together. What has no word of the
         question in its text is not an answer."""
-        together = np.zeros(len(self.paths))
-        np.maximum.at(together, self.file, scores)
-        summed = np.sqrt(np.bincount(self.file, scores**2, len(self.paths)))
-        return np.where(scores > 0, scores + weights.path * paths[self.file] + weights.file * summed[self.file], 0.0)
+        files = self.file[places]
+        summed = np.sqrt(np.bincount(files, scores**2, len(self.paths)))
+        return scores + weights.path * paths[files] + weights.file * summed[files]
 
 
 def _rarity(all_of_them: int, having: int) -> float:
     return math.log(1 + (all_of_them - having + 0.5) / (having + 0.5))
 
 
-@lru_cache(1 << 16)
-def _words_of_part(part: str) -> tuple[str, ...]:
-    return tuple(words_of(part))
-
-
-def _of_tests(path: str) -> bool:
-    return any(part.startswith(_TESTS) for part in _APART.split(path.lower()))
+def _words_of_path(path: str) -> frozenset[str]:
+    return frozenset(word for part in path.split("/") for word in words_of(part))

@@ -44,7 +44,7 @@ INSERT INTO counters SELECT 1, 1, 0 WHERE NOT EXISTS (SELECT * FROM counters);
 PRAGMA user_version = {_SCHEMA_VERSION};
 COMMIT;
 """
-_PLAIN, _ODD = 1, 2
+_PLAIN, _ODD, _LONG = 1, 2, 4
 _PATIENCE_S = 60.0
 _MOST_AT_ONCE = 500
 _ELSEWHERE = "XDG_CACHE_HOME names another place"
@@ -63,11 +63,12 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class Facts:
-    """Of a content: whether it is ASCII alone and whether it is odd (`content.Content`), the number of its first piece,
-    and a row for each: first line, end, and how many words."""
+    """Of a content: whether it is ASCII alone, odd or long (`content.Content`), the number of its first piece, and of
+    each a row: first line, end, and how many words."""
 
     plain: bool
     odd: bool
+    long: bool
     first: int
     pieces: NDArray[np.uint32]
 
@@ -148,7 +149,7 @@ class Store:
         with self._told():
             rows = self._in("SELECT id, flags, first, pieces FROM contents WHERE id IN ({})", ids)
             return {
-                number: Facts(bool(flags & _PLAIN), bool(flags & _ODD), first, _table(pieces))
+                number: Facts(bool(flags & _PLAIN), bool(flags & _ODD), bool(flags & _LONG), first, _table(pieces))
                 for number, flags, first, pieces in rows
             }
 
@@ -160,16 +161,18 @@ class Store:
         for key, content in new.items():
             table = [(each.first, each.end, each.words.total()) for each in content.pieces]
             packed = zlib.compress(np.array(table, "<u4").tobytes(), 1)
-            flags = _PLAIN * content.plain | _ODD * content.odd
+            flags = _PLAIN * content.plain | _ODD * content.odd | _LONG * content.long
             rows.append((number, key, flags, piece, len(table), packed))
             grams.append((number, content.grams))
             numbers[key] = number
             for each in content.pieces:
                 for found, counted in ((words, each.words), (defined, each.defined)):
                     for word, times in counted.items():
-                        pieces, tags = found.setdefault(word, ([], []))
-                        pieces.append(piece)
-                        tags.append(times)
+                        if (rows_of_word := found.get(word)) is None:
+                            found[word] = ([piece], [times])
+                        else:
+                            rows_of_word[0].append(piece)
+                            rows_of_word[1].append(times)
                 piece += 1
             number += 1
         if rows:

@@ -21,12 +21,13 @@ from etude.host import beneath
 from etude.host.git import GitContext, run_git_now
 from etude.host.repository import PrivateGitDir, find
 from etude.search.base import Hit
-from etude.search.content import MAX_BYTES, lines_of, text_of
+from etude.search.content import MAX_BYTES, MOST_BYTES, lines_of, text_of
 from etude.search.index import Index, index_version, stamp_of
 from etude.search.store import Damaged, Store, StoreStatus, default_path
 
 MOST_FILES = 100_000
 _DEPTH = 100
+_TRIES = 3
 
 
 def _quiet(*_: object) -> None:
@@ -100,15 +101,19 @@ def build(
     many of how many files are read."""
     root = _root(directory)
     index = Index(store, str(root), said)
+    there, read = _brought_up(index, root, on_read)
+    if index.renewed:  # what was known before is lost
+        there, _ = _brought_up(index, root, on_read)
+    version = index_version()
+    return Built(str(root), there.commit, len(there.stamps), there.too_long, read, index.taken, store.size(), version)
+
+
+def _brought_up(index: Index, root: Path, on_read: Callable[[int, int], None] = _quiet) -> tuple[Listing, int]:
+    """What there is, and how many files were read."""
     there = listing(root)
     stale = index.stale(there.stamps)
     index.update(there.stamps, _read(root, stale, on_read), there.commit)
-    if index.renewed:  # what was known before is lost
-        index.update(there.stamps, _read(root, index.stale(there.stamps), on_read), there.commit)
-    size = store.size()
-    return Built(
-        str(root), there.commit, len(there.stamps), there.too_long, len(stale), index.taken, size, index_version()
-    )
+    return there, len(stale)
 
 
 def status(directory: Path, store: Store, said: Callable[[str], None] = _quiet) -> WorkspaceStatus:
@@ -129,12 +134,13 @@ def search(
     if limit < 1:
         raise ConfigError(f"--limit {limit}: ask for one piece at least")
     root = _root(directory)
-    build(root, store, said)
     index = Index(store, str(root), said)
-    hits = index.search(question, limit)
-    if index.renewed:
-        build(root, store, said)
-        hits = Index(store, str(root), said).search(question, limit)
+    for _ in range(_TRIES):
+        renewed = index.renewed
+        _brought_up(index, root)
+        hits = index.search(question, limit)
+        if index.renewed == renewed:
+            break
     return [found for hit in hits if (found := _shown(root, hit)) is not None]
 
 
@@ -163,7 +169,7 @@ def listing(root: Path) -> Listing:
                     found = _stat(path.rpartition("/")[2], handle)
                     if found is None or not stat.S_ISREG(found.st_mode):
                         continue
-                    if found.st_size > MAX_BYTES:
+                    if found.st_size > MOST_BYTES:
                         too_long += 1
                         continue
                     stamps[path] = _stamp(found, now)
@@ -210,7 +216,7 @@ def _read(root: Path, paths: list[str], on_read: Callable[[int, int], None]) -> 
     for number, path in enumerate(paths, 1):
         on_read(number, len(paths))
         try:
-            yield path, beneath.read(root, path, MAX_BYTES)
+            yield path, beneath.read(root, path, MOST_BYTES)
         except OSError:
             yield path, None
 

@@ -100,6 +100,38 @@ def test_a_cold_index_changes_no_grep(root: Path) -> None:
     played(root, scenario)
 
 
+def test_files_are_looked_at_once(root: Path) -> None:
+    """Then only what has changed is; where git may name other files, all are again, and no answer is an old one."""
+    build(root, open_store())
+
+    async def scenario(sandbox: Sandbox) -> None:
+        indexed = keep_on_disk(sandbox, root)
+
+        async def sweeps(pattern: str, answered: str) -> int:
+            assert await answer(sandbox, "grep", {"pattern": pattern}) == answered
+            assert indexed._kept is not None
+            return indexed._kept.sweeps
+
+        assert await sweeps("special7", "pkg3/m7.py:1:def special7(x):") == 1
+        await sandbox.write_file("/workspace/pkg1/m1.py", b"treasure8 = 1\n")
+        (root / "pkg2" / "added.py").write_text("treasure8 = 2\n")
+        (root / "pkg3" / "m7.py").unlink()
+        assert await sweeps("treasure8", "pkg1/m1.py:1:treasure8 = 1\npkg2/added.py:1:treasure8 = 2") == 1
+        assert await sweeps("special7", "no matches") == 1
+        (root / ".git" / "info" / "exclude").write_text("pkg2/added.py\n")
+        assert await sweeps("treasure8", "pkg1/m1.py:1:treasure8 = 1") == 2
+        await sandbox.exec("git add -f pkg2/added.py", max_output_bytes=1000)
+        assert await sweeps("treasure8", "pkg1/m1.py:1:treasure8 = 1\npkg2/added.py:1:treasure8 = 2") == 3
+        await sandbox.exec("mkdir fresh; echo treasure8 > fresh/x", max_output_bytes=1000)
+        assert (
+            await sweeps("treasure8", "fresh/x:1:treasure8\npkg1/m1.py:1:treasure8 = 1\npkg2/added.py:1:treasure8 = 2")
+            == 4
+        )
+        assert indexed.counts["narrowed"] == 6 + 2 and indexed.counts["whole"] == 0, "two were outdated"
+
+    played(root, scenario)
+
+
 def test_a_search_is_the_same_on_disk_and_in_memory(root: Path) -> None:
     questions = [{"query": query} for query in ("special 7", "helper", "fresh words", "treasure")]
     built = build(root, open_store())
@@ -132,7 +164,9 @@ def test_where_no_index_can_be_kept_it_is_in_memory(root: Path, outer: Path) -> 
 
 def test_a_store_that_is_damaged_meanwhile_is_made_anew(root: Path) -> None:
     said: list[str] = []
-    build(root, open_store())
+    store = open_store()
+    build(root, store)
+    store.close()  # or all there is would lie in its log
 
     async def scenario(sandbox: Sandbox) -> None:
         keep_on_disk(sandbox, root, said.append)
@@ -149,5 +183,7 @@ def test_what_ranks_is_part_of_what_a_harness_is(monkeypatch: pytest.MonkeyPatch
     agent, small = HarnessConfig(toolset="agent"), HarnessConfig()
     assert small.identity()["versions"] == {} and agent.identity()["versions"] == {"search": index_version()}
     before = agent.identity()
+    monkeypatch.setattr("etude.search.index.ANSWER_VERSION", 999)
+    shown = agent.identity()
     monkeypatch.setattr("etude.search.index.RANKING_VERSION", 999)
-    assert agent.identity() != before and small.identity() == HarnessConfig().identity()
+    assert agent.identity() != shown != before and small.identity() == HarnessConfig().identity()

@@ -18,7 +18,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "shop"
     root.mkdir()
     (root / "cart.py").write_text("class Cart:\n    def total(self):\n        return sum(self.prices)\n")
-    (root / "long.txt").write_text("x" * 300_000)
+    (root / "long.txt").write_text("x" * 1_300_000)
     monkeypatch.chdir(root)
     return root
 

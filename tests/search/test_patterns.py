@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from etude.search import Index, workspace
-from etude.search.content import MAX_BYTES
+from etude.search.content import MAX_BYTES, MOST_BYTES
 from etude.search.patterns import ANYTHING, All, Any, Literal, Need, required, selective
 from etude.search.workspace import build, open_store
 
@@ -173,7 +173,8 @@ def test_what_grams_cannot_tell_is_read(tmp_path: Path, dialect: str) -> None:
     index = Index(open_store(path=tmp_path / "index.sqlite"), str(root))
     texts = {
         "kelvin": "\u212aELVIN".encode(), "wide": "kelvin".encode("utf-16"), "nul": b"kelvin\n\0\n",
-        "long": b"kelvin\n" + b"y" * MAX_BYTES, "changed": b"something", "plain": b"kelvin", "other": b"celsius",
+        "vast": b"kelvin\n" + b"y" * MOST_BYTES, "long": b"y" * MAX_BYTES + b"\nkelvin",
+        "changed": b"something", "plain": b"kelvin", "other": b"celsius",
     }  # fmt: skip
     for name, text in texts.items():
         (root / name).write_bytes(text)
@@ -181,7 +182,9 @@ def test_what_grams_cannot_tell_is_read(tmp_path: Path, dialect: str) -> None:
     (root / "changed").write_bytes(b"kelvin")
     stamps = {name: "2" if name == "changed" else "1" for name in texts}
     may = index.may_match("kelvin", True, stamps)
-    assert may is not None and "other" not in may
+    assert may is not None and "other" not in may and {"vast", "long"} <= {*may}
     argv = [*GREPS[dialect], "-i", "-e", "kelvin"]
     assert said(argv, root, may) == said(argv, root, list(texts))
     assert "kelvin" not in (index.may_match("kelvin", False, stamps) or ())
+    absent = index.may_match("nowhere", False, stamps)
+    assert absent is not None and "vast" in absent and "long" not in absent

@@ -89,6 +89,18 @@ def test_what_is_known_is_not_taken_in_again(root: Path, store: Store, tmp_path:
     assert build(root, store).files == 29 and not [path for path, _, _ in answers(root, store) if path == "pkg0/m3.py"]
 
 
+def test_what_is_known_for_greps_alone_ranks_nothing(root: Path, store: Store) -> None:
+    """A store on disk knows more files than one in memory; how rare the words of paths are must not tell."""
+    code = [(path.relative_to(root).as_posix(), path.read_bytes()) for path in sorted(root.rglob("*.py"))]
+    memory = Index(Store(None), "/workspace")
+    memory.update(dict.fromkeys(dict(code), "1"), code)
+    (root / "pkg.lock").write_text("thing7")
+    (root / "pkg1" / "long.py").write_text("# thing7 pkg\n" * 20_000)
+    build(root, store)
+    assert len(Index(store, str(root)).paths()) == 32
+    assert Index(store, str(root)).search("thing7 pkg1", 20) == memory.search("thing7 pkg1", 20)
+
+
 def test_a_file_that_was_changed_just_now_is_read_once_more(
     root: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

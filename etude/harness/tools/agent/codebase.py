@@ -1,7 +1,7 @@
 """The agent's codebase_search: a question in words, answered with the stretches of code it is about.
 
-Owns the form of the answer. The index behind it is `indexed`'s: a cache and nothing else, without which the answer is
-the same, only later.
+Owns the tool. The form of its answer is `search.answer`'s, and the index behind it `indexed`'s: a cache and nothing
+else, without which the answer is the same, only later.
 """
 
 from __future__ import annotations
@@ -12,24 +12,22 @@ from typing import Any
 from etude.environments.base import WORKSPACE, Sandbox
 from etude.harness.schema import Parameter
 from etude.harness.tools.agent.indexed import index_of
-from etude.harness.tools.base import Tool, ToolConfig, ToolError, cut_lines, relative
-from etude.search import Hit
+from etude.harness.tools.base import Tool, ToolConfig, ToolError, relative
+from etude.search.answer import BUDGET_BYTES, FORM, answer
 from etude.search.content import MAX_BYTES, lines_of, text_of
-
-_HITS = 8
-_SHOWN_LINES = 30
 
 
 async def _codebase_search(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
-    if not arguments["query"].strip():
+    query = arguments["query"]
+    if not query.strip():
         raise ToolError("the query is blank")
     under = relative(arguments.get("path") or ".")
-    hits = await index_of(sandbox).search(sandbox, config, arguments["query"], _HITS, "" if under == "." else under)
+    hits = await index_of(sandbox).search(sandbox, config, query, FORM.pieces, "" if under == "." else under)
     if not hits:
         return "nothing found; try other words, or grep for a name"
-    texts = {path: await _lines(sandbox, path) for path in dict.fromkeys(hit.path for hit in hits)}
-    rows = [row for hit in hits for row in _rows(hit, texts[hit.path])]
-    return "\n".join(rows[: cut_lines(rows, config.max_observation_bytes)]).rstrip("\n")
+    files = {path: await _lines(sandbox, path) for path in dict.fromkeys(hit.path for hit in hits)}
+    budget = min(BUDGET_BYTES, config.max_observation_bytes)
+    return answer(query, hits, files.__getitem__, budget)
 
 
 async def _lines(sandbox: Sandbox, path: str) -> list[str]:
@@ -38,12 +36,6 @@ async def _lines(sandbox: Sandbox, path: str) -> list[str]:
         return lines_of(text_of(await sandbox.read_file(f"{WORKSPACE}/{path}", MAX_BYTES)) or "")
     except OSError:
         return []
-
-
-def _rows(hit: Hit, file: list[str]) -> list[str]:
-    lines = file[hit.first - 1 : hit.last]
-    more = [f"[{len(lines) - _SHOWN_LINES} more lines]"] if len(lines) > _SHOWN_LINES else []
-    return [f"{hit.path}:{hit.first}-{hit.last}", *lines[:_SHOWN_LINES], *more, ""]
 
 
 CODEBASE_SEARCH = Tool(

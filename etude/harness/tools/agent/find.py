@@ -7,30 +7,32 @@ Where an index is warm, files that cannot match are left out.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from etude.environments.base import Sandbox
+from etude.environments.base import ExecResult, Sandbox
 from etude.harness.schema import Parameter
-from etude.harness.tools.agent.indexed import index_of, stamps_of
+from etude.harness.tools.agent.indexed import index_of
+from etude.harness.tools.agent.kept import OUTDATED
 from etude.harness.tools.agent.listing import files, listing
 from etude.harness.tools.base import Tool, ToolConfig, ToolError, cut_lines, overdue
 from etude.search.patterns import selective
 
 _MAX_OUTPUT_BYTES = 400_000
 _MAX_LINE_CHARS = 240
-_MOST_NAMES_BYTES = 100_000
-"""Of files on a command line, of which Linux takes 128 KiB in one word."""
+_TRIES = 2
+_WORD_BYTES, _MOST_WORDS = 100_000, 8
+_PLAIN = re.compile(r"[\w./+][\w./+-]*", re.ASCII)
 _MATCH = re.compile(r"(?P<path>[^\0]+)\0(?P<line>\d+)(?P<sign>[:-])(?P<text>.*)")
 
 
 async def _grep(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
     path = arguments.get("path") or "."
-    command = await _narrowed(sandbox, config, path, arguments) or _command(path, arguments)
-    done = await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES)
+    done = await _searched(sandbox, config, path, arguments)
     if done.timed_out:
         overdue()
         raise ToolError(f"no answer in {config.command_timeout_s:g} s; search in a smaller path")
@@ -63,29 +65,63 @@ def _matching(arguments: Mapping[str, Any]) -> str:
     return f"if command -v rg >/dev/null; then xargs -0r {rg}; else LC_ALL=C.UTF-8 xargs -0r {grep}; fi"
 
 
-async def _narrowed(sandbox: Sandbox, config: ToolConfig, path: str, arguments: Mapping[str, Any]) -> str | None:
-    """The same for those files alone that an index says may match; None where there is no warm one, or they are most.
-    The searcher is the same and sees the same files in the same order, but for those in which it would find nothing."""
-    indexed = index_of(sandbox)
-    if not indexed.on_disk or not selective(arguments["pattern"], bool(arguments.get("ignore_case"))):
-        return None
-    stamps = await stamps_of(sandbox, config, path, arguments.get("glob"))
-    found = await indexed.narrowed(arguments["pattern"], bool(arguments.get("ignore_case")), stamps)
-    listed = len(stamps.files) + len(stamps.others)
-    searched = [*(found or ()), os.devnull]  # an expression may be wrong where no file could match it
-    names = " ".join(map(shlex.quote, searched))
-    if found is None or not listed or 2 * len(found) > listed or not _fits(names):
-        indexed.counts["whole"] += 1
-        return None
-    indexed.counts["narrowed"] += 1
-    return f"printf '%s\\0' {names} | {_matching(arguments)}"
+async def _searched(sandbox: Sandbox, config: ToolConfig, path: str, arguments: Mapping[str, Any]) -> ExecResult:
+    """What a search of all files prints. Where an index is warm, those are left out that cannot match: the searcher is
+    the same and sees the others in the same order."""
+    for _ in range(_TRIES):
+        command, env = await _narrowed(sandbox, config, path, arguments) or ("", {})
+        if not command:
+            break
+        done = await sandbox.exec(
+            command, timeout_s=config.command_timeout_s, env=env, max_output_bytes=_MAX_OUTPUT_BYTES
+        )
+        if done.exit_code != OUTDATED:
+            return done
+        index_of(sandbox).outdated()
+    command = _command(path, arguments)
+    return await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES)
 
 
-def _fits(names: str) -> bool:
+async def _narrowed(
+    sandbox: Sandbox, config: ToolConfig, path: str, arguments: Mapping[str, Any]
+) -> tuple[str, dict[str, str]] | None:
+    """Shell, with its environment, that searches those files alone that an index says may match; None where there is no
+    warm one, or they are most."""
+    indexed, pattern, ignore_case = index_of(sandbox), arguments["pattern"], bool(arguments.get("ignore_case"))
+    if not indexed.on_disk or not selective(pattern, ignore_case):
+        return None
+    narrowed = await indexed.narrowed(sandbox, config, pattern, ignore_case, path, arguments.get("glob"))
+    if narrowed is None:
+        return None
+    env = _printing([*narrowed.paths, os.devnull])  # an expression may be wrong where no file could match it
+    if len(env) > _MOST_WORDS or not all(map(_is_text, env.values())):
+        return None
+    prints = "; ".join(f'eval "${name}"' for name in env)
+    return f"{narrowed.check}; {{ {prints}; }} | {{ unset {' '.join(env)}; {_matching(arguments)}; }}", env
+
+
+def _printing(paths: Sequence[str]) -> dict[str, str]:
+    """Shell in variables that prints them, a NUL after each. A directory is named once for the files that follow each
+    other in it, and Linux takes 128 KiB in one word: so there is room for thousands."""
+    words, size = [[""]], 0
+    for folder, names in itertools.groupby(paths, key=lambda path: path.rpartition("/")[0]):
+        inside = f"{folder}/" if folder and _PLAIN.fullmatch(folder) else ""
+        for number, name in enumerate(names):
+            if size > _WORD_BYTES:
+                words.append([])
+                size, number = 0, 0
+            word = ("" if number else f"\nprintf '{inside}%s\\0'") + " " + shlex.quote(name.removeprefix(inside))
+            words[-1].append(word)
+            size += len(word.encode("utf-8", "replace"))
+    return {f"etude_{number}": "".join(each).lstrip() for number, each in enumerate(words)}
+
+
+def _is_text(word: str) -> bool:
     try:
-        return len(names.encode()) <= _MOST_NAMES_BYTES
-    except UnicodeEncodeError:  # a name that is no text
+        word.encode()
+    except UnicodeEncodeError:  # it has a name that is none
         return False
+    return True
 
 
 def _rows(found: Sequence[re.Match[str]], context: bool) -> list[str]:

@@ -10,34 +10,34 @@ business of `etude.search`.
 from __future__ import annotations
 
 import asyncio
-import stat
+import posixpath
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from etude.environments.base import WORKSPACE, Sandbox
 from etude.errors import ConfigError
-from etude.harness.tools.agent.listing import listing
-from etude.harness.tools.base import ToolConfig, ToolError, overdue
-from etude.search import Hit, Index, Store, stamp_of
-from etude.search.content import MAX_BYTES, is_code
+from etude.harness.tools.agent.kept import Kept, Listed
+from etude.harness.tools.agent.listing import pattern_of
+from etude.harness.tools.agent.stamps import stamps_of
+from etude.harness.tools.base import ToolConfig, relative
+from etude.search import Hit, Index, Store
+from etude.search.content import MOST_BYTES, is_code
+from etude.search.narrowing import Contents, Narrowing, in_bytes
 from etude.search.workspace import open_store
 
-_MAX_FILES = 60_000
 _AT_ONCE = 16
 _READ_TOGETHER = 500
-_LISTING_BYTES = 16_000_000
 
 
 @dataclass(frozen=True)
-class Stamps:
-    """Of the files that were listed: those that can be indexed, with their stamps (`search.stamp_of`), and in `others`
-    what is too long or no plain file."""
+class Narrowed:
+    """The files to search, in order; and shell that exits with `kept.OUTDATED` where they are no longer all."""
 
-    files: dict[str, str] = field(default_factory=dict)
-    others: list[str] = field(default_factory=list)
+    paths: list[str]
+    check: str = ":"
 
 
 class Indexed:
@@ -47,6 +47,10 @@ class Indexed:
         self._directory, self._said = directory, said
         self._index: Index | None = None
         self._lock = asyncio.Lock()
+        self._kept: Kept | None = None
+        self._keeps = True
+        self._listed: Listed | None = None
+        self._narrowing: tuple[int, int, Narrowing] | None = None
         self.counts: Counter[str] = Counter()
 
     async def search(self, sandbox: Sandbox, config: ToolConfig, question: str, limit: int, under: str) -> list[Hit]:
@@ -69,16 +73,77 @@ class Indexed:
             if index.renewed == renewed:
                 return hits
 
-    async def narrowed(self, pattern: str, ignore_case: bool, stamps: Stamps) -> list[str] | None:
-        """Of listed files those that a pattern may match, in order; None where the index cannot say."""
+    async def narrowed(
+        self, sandbox: Sandbox, config: ToolConfig, pattern: str, ignore_case: bool, path: str, glob: str | None
+    ) -> Narrowed | None:
+        """Of the files below a path those that a pattern may match; None where the index cannot say, or they are most
+        of them."""
+        if relative(path).startswith(("/", "..")):
+            return None
         async with self._lock:
             try:
                 index = await asyncio.to_thread(self._opened)
-                kept = await asyncio.to_thread(index.may_match, pattern, ignore_case, stamps.files)
+                found = await asyncio.to_thread(index.having, pattern, ignore_case) if index.paths() else None
+                narrowed = None
+                if found is not None and await self._kept_up(sandbox, config, path, glob):
+                    narrowed = await self._of_kept(index, found, ignore_case, path, glob)
+                elif found is not None:
+                    narrowed = await self._of_swept(index, found, ignore_case, sandbox, config, path, glob)
             except ConfigError as error:
                 self._in_memory(error)
-                kept = None
-        return None if kept is None else sorted([*kept, *stamps.others], key=_bytes)
+                narrowed = None
+        self.counts["whole" if narrowed is None else "narrowed"] += 1
+        return narrowed
+
+    async def _kept_up(self, sandbox: Sandbox, config: ToolConfig, path: str, glob: str | None) -> bool:
+        """Whether the files below a path are known without looking at each; not so for what is odd enough that only
+        the sandbox can say what it names."""
+        if not self._keeps or (glob and pattern_of(glob) is None):
+            return False
+        try:
+            self._kept = self._kept or Kept(self._directory or Path())
+            self._listed = await self._kept.listed(sandbox, config)
+        except OSError:
+            self._keeps = False
+            return False
+        within = relative(path)
+        folders = (posixpath.dirname(name) for name in self._listed.changed)
+        return within == "." or within in self._listed.stamps.folders or within in folders
+
+    async def _of_kept(
+        self, index: Index, found: Contents, ignore_case: bool, path: str, glob: str | None
+    ) -> Narrowed | None:
+        assert self._kept is not None and self._listed is not None, "it is kept up"
+        stamps = self._listed.stamps
+        if self._narrowing is None or self._narrowing[:2] != (index.revision, id(stamps)):
+            made = await asyncio.to_thread(index.narrowing, stamps.files, stamps.others)
+            self._narrowing = (index.revision, id(stamps), made)
+        narrowing = self._narrowing[2]
+        inside = relative(path)
+        folder = "" if inside == "." else inside
+        names = {*narrowing.read(found, ignore_case), *self._listed.changed}
+        if folder:
+            names = {name for name in names if name.startswith(f"{folder}/")}
+        if 2 * len(names) > narrowing.below(folder):
+            return None
+        if glob and (wanted := pattern_of(glob, inside)):
+            names = {name for name in names if wanted.match(in_bytes(name))}
+        return Narrowed(sorted(names, key=in_bytes), self._kept.check)
+
+    def outdated(self) -> None:
+        """What was known of the files was not so."""
+        if self._kept is not None:
+            self._kept.forget()
+
+    async def _of_swept(
+        self, index: Index, found: Contents, ignore_case: bool, sandbox: Sandbox, config: ToolConfig, path: str,
+        glob: str | None,
+    ) -> Narrowed | None:  # fmt: skip
+        """By looking at each file."""
+        stamps = await stamps_of(sandbox, config, path, glob)
+        narrowing = await asyncio.to_thread(index.narrowing, stamps.files, stamps.others)
+        names = narrowing.read(found, ignore_case)
+        return None if 2 * len(names) > len(narrowing.paths) or not narrowing.paths else Narrowed(names)
 
     @property
     def on_disk(self) -> bool:
@@ -104,17 +169,18 @@ class Indexed:
         return self._index
 
     async def _update(self, index: Index, sandbox: Sandbox, config: ToolConfig) -> None:
+        stamps = await stamps_of(sandbox, config)
         now = {
             path: stamp
-            for path, stamp in (await stamps_of(sandbox, config)).files.items()
-            if index.store.grams or is_code(path)
+            for path, stamp in stamps.files.items()
+            if index.store.grams or (is_code(path) and path not in stamps.long)
         }
         some = asyncio.Semaphore(_AT_ONCE)
 
         async def data_of(path: str) -> bytes | None:
             async with some:
                 try:
-                    return await sandbox.read_file(f"{WORKSPACE}/{path}", MAX_BYTES)
+                    return await sandbox.read_file(f"{WORKSPACE}/{path}", MOST_BYTES)
                 except OSError:
                     return None  # gone meanwhile, or grown too long
 
@@ -137,30 +203,3 @@ def keep_on_disk(sandbox: Sandbox, directory: Path, said: Callable[[str], None] 
     """Say that the workspace of a sandbox is a directory of this machine; `said` is told where none can be kept."""
     _INDEXES[sandbox] = Indexed(directory, said)
     return _INDEXES[sandbox]
-
-
-async def stamps_of(sandbox: Sandbox, config: ToolConfig, path: str = ".", glob: str | None = None) -> Stamps:
-    """Of the files below a path, or of those that a glob names. Raises ToolError where they cannot be had."""
-    listed = listing(path, glob)
-    command = f"date +%s; {listed} | xargs -0r stat --printf '%s %.9Y %.9Z %i %f %n\\0' -- 2>/dev/null"
-    done = await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=_LISTING_BYTES)
-    if done.exit_code == 3:
-        raise ToolError(f"no such file or directory: {path}")
-    if done.timed_out:
-        overdue()
-    if done.timed_out or done.log_path:
-        raise ToolError("there are too many files here to be indexed; use grep")
-    now, _, rows = done.output.decode("utf-8", "surrogateescape").partition("\n")
-    found = Stamps()
-    for row in filter(None, rows.split("\0")):
-        size, changed, status_changed, inode, mode, name = row.split(" ", 5)
-        if stat.S_ISREG(int(mode, 16)) and int(size) <= MAX_BYTES and len(found.files) < _MAX_FILES:
-            age_s = float(now) - float(status_changed)
-            found.files[name] = stamp_of(int(size), changed, status_changed, int(inode), age_s)
-        else:
-            found.others.append(name)
-    return found
-
-
-def _bytes(path: str) -> bytes:
-    return path.encode("utf-8", "surrogateescape")

@@ -28,7 +28,7 @@ def listing(path: str, glob: str | None = None) -> str:
     return (
         f"[ -e {where} ] || exit 3; "
         f"{{ {GIT} --literal-pathspecs ls-files -coz --exclude-standard -- {where} 2>/dev/null | LC_ALL=C grep -z . "
-        f"|| find {where} -name .git -prune -o -type f -print0 | sed -z 's|^\\./||'; }}"
+        f"|| find {where} -name .git -prune -o -type f -print0 2>/dev/null | sed -z 's|^\\./||'; }}"
         f" | LC_ALL=C sort -zu{kept}"
     )
 
@@ -74,6 +74,14 @@ def expression(glob: str, path: str = ".") -> str:
             parts.append(_plain(rest[0]))
             at += 1
     return f"^{''.join(parts)}$"
+
+
+def pattern_of(glob: str, path: str = ".") -> re.Pattern[bytes] | None:
+    """The same for names of files that are at hand; None for brackets, which POSIX reads in its own way."""
+    if "[" in glob:
+        return None
+    inner = expression(glob, path).removeprefix("^").removesuffix("$")
+    return re.compile(inner.encode("utf-8", "surrogateescape") + rb"\Z", re.DOTALL)
 
 
 def _plain(text: str) -> str:

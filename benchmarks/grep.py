@@ -1,0 +1,143 @@
+"""How long the agent's grep takes where its index is warm, beside itself without one, GNU grep and ripgrep.
+
+    python benchmarks/grep.py [--files 30000] [--rounds 15] [--at DIRECTORY]
+
+In a tree of Python's library and the packages beside it, one after the other in each round, so that all meet the same
+noise: `indexed`, the tool with its index; `whole`, the tool without, which is the same searcher over the files that git
+lists; `grep`, GNU grep -rnIP; `rg`, ripgrep with its own walk (left out where it is not installed). Each is a whole
+call as a session makes it, in the sandbox; medians are told, and of `indexed` the 95th of a hundred too. After every
+round a file is changed, as a session does. `grep_mismatches` counts answers of `indexed` that are not those of `whole`.
+The index is built before, and the first grep, which looks at all files once, stands as `grep_first_ms`. With `--at` the
+tree and its index are kept there for the next run. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from statistics import median
+
+from searching.trees import source_tree
+
+from etude.environments.base import Sandbox
+from etude.environments.local import WorkspaceConfig, open_workspace
+from etude.harness.tools import ToolConfig
+from etude.harness.tools.agent.find import GREP
+from etude.harness.tools.agent.indexed import Indexed, index_of, keep_on_disk
+from etude.search.workspace import build, open_store
+
+PATTERNS = {
+    "rare": (
+        "_canonicalize_bounds",
+        "HTTPSConnectionPool",
+        r"def \w+_header\(",
+        "ConvergenceWarning",
+        "nowhere_at_all",
+    ),
+    "common": ("return None", "raise NotImplementedError", "import numpy as np", "isinstance\\(self"),
+    "unselective": (r"\d{7}", "[A-Z]{12}", "x.y", "=="),
+}
+_SHOWN = 400_000
+Way = Callable[[str], Awaitable[str]]
+
+
+async def asked(sandbox: Sandbox, pattern: str, indexed: Indexed) -> str:
+    """The tool's answer, by this index."""
+    index_of(sandbox)
+    from etude.harness.tools.agent import indexed as kept
+
+    kept._INDEXES[sandbox] = indexed
+    return await GREP.run(sandbox, ToolConfig(), {"pattern": pattern})
+
+
+async def printed(sandbox: Sandbox, command: str) -> str:
+    done = await sandbox.exec(command, timeout_s=120, max_output_bytes=_SHOWN)
+    return done.output.decode("utf-8", "replace")
+
+
+def ways(sandbox: Sandbox, warm: Indexed) -> dict[str, Way]:
+    """By name, how a pattern may be searched for."""
+    cold = Indexed()
+    found: dict[str, Way] = {
+        "indexed": lambda pattern: asked(sandbox, pattern, warm),
+        "whole": lambda pattern: asked(sandbox, pattern, cold),
+        "grep": lambda pattern: printed(sandbox, f"grep -rnIP --exclude-dir=.git -e {shlex.quote(pattern)} ."),
+    }
+    if shutil.which("rg"):
+        found["rg"] = lambda pattern: printed(sandbox, f"rg --no-config -n -e {shlex.quote(pattern)}")
+    return found
+
+
+async def measured(root: Path, rounds: int) -> dict[str, object]:
+    sandbox = await open_workspace(root, WorkspaceConfig())
+    try:
+        warm = keep_on_disk(sandbox, root)
+        every = ways(sandbox, warm)
+        begun = time.perf_counter()
+        await every["indexed"]("HTTPSConnectionPool")
+        first_ms = 1000 * (time.perf_counter() - begun)
+        times: dict[tuple[str, str, str], list[float]] = {}
+        mismatches = 0
+        changed = sorted(root.rglob("*.py"))[:rounds]
+        for number in range(rounds):
+            for kind, patterns in PATTERNS.items():
+                for pattern in patterns:
+                    answers = {}
+                    for name, way in every.items():
+                        begun = time.perf_counter()
+                        answers[name] = await way(pattern)
+                        times.setdefault((kind, pattern, name), []).append(1000 * (time.perf_counter() - begun))
+                    mismatches += answers["indexed"] != answers["whole"] and "many more;" not in answers["whole"]
+            changed[number % len(changed)].open("a").write(f"# round {number}\n")
+        return told(times, list(every)) | {"grep_mismatches": mismatches, "grep_first_ms": round(first_ms, 1)}
+    finally:
+        await sandbox.destroy()
+
+
+def told(times: dict[tuple[str, str, str], list[float]], names: list[str]) -> dict[str, object]:
+    """Medians by pattern, printed; and of each kind of pattern the worst."""
+    line: dict[str, object] = {}
+    print(f"{'ms, median':42}" + "".join(f"{name:>10}" for name in names) + f"{'p95':>10}")
+    for kind, patterns in PATTERNS.items():
+        of_kind = []
+        for pattern in patterns:
+            middle = {name: median(times[kind, pattern, name]) for name in names}
+            own = sorted(times[kind, pattern, "indexed"])
+            of_kind.append(middle)
+            row = "".join(f"{middle[name]:10.1f}" for name in names) + f"{own[int(0.95 * (len(own) - 1))]:10.1f}"
+            print(f"{kind:12} {pattern:29}" + row)
+        line[f"grep_{kind}_ms"] = round(max(each["indexed"] for each in of_kind), 1)
+        for name in names[1:]:
+            line[f"grep_{kind}_to_{name}"] = round(max(each["indexed"] / each[name] for each in of_kind), 3)
+    return line
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--files", type=int, default=30_000)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--at", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        at = options.at or Path(place)
+        root = at / f"tree-{options.files}"
+        count = source_tree(root, options.files) if not root.exists() else -1
+        os.environ["XDG_CACHE_HOME"] = str(at / "cache")
+        begun = time.process_time()
+        built = build(root, open_store())
+        cpu_s = time.process_time() - begun
+        print(f"{built.files + built.too_long} files, {built.taken} taken in, {cpu_s:.1f} s of CPU")
+        line = asyncio.run(measured(root, options.rounds))
+        print(json.dumps({"files": built.files + built.too_long, "made": count >= 0, **line}))
+
+
+if __name__ == "__main__":
+    main()

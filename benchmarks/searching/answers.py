@@ -1,0 +1,66 @@
+"""What an answer costs, and whether the function that was looked for is in it.
+
+Owns `now` and `before`: an answer of a search as the agent reads it, in today's form and in the one before. Tokens are
+counted without any model's tokenizer: parts of names, numbers, signs and spaces, much as large models' tokenizers cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from searching.sets import Question
+
+from etude.search import Hit
+from etude.search.answer import BUDGET_BYTES, FORM, Form, answer
+from etude.search.content import lines_of, text_of
+
+Told = tuple[int, bool, bool]
+"""Tokens; whether the answer names a line of a right function; whether it shows one."""
+_TOKEN = re.compile(r" ?[^\W\d_]{1,8}|\d{1,3}|\n[ \t]*|[ \t]+|_|[^\s\w]{1,2}")
+_BEFORE_HITS, _BEFORE_LINES = 8, 30
+_PLACE = re.compile(r"^ ?(?P<first>\d+)-(?P<last>\d+)(?: |$)|^(?P<path>\S.*?):(?P<a>\d+)-(?P<b>\d+)$")
+
+
+def tokens(text: str) -> int:
+    return len(_TOKEN.findall(text))
+
+
+def now(question: Question, hits: Sequence[Hit], budget: int = BUDGET_BYTES, form: Form = FORM) -> Told:
+    text = answer(question.text, hits[: form.pieces], lambda path: _lines(question, path), budget, form)
+    held = any(_right(question, path, first, last) for path, first, last, _ in places(text))
+    return tokens(text), held, any(_right(question, *place) for *place, whole in places(text) if whole)
+
+
+def before(question: Question, hits: Sequence[Hit]) -> Told:
+    """Eight pieces whole, thirty lines of each at most."""
+    rows = []
+    for hit in hits[:_BEFORE_HITS]:
+        lines = _lines(question, hit.path)[hit.first - 1 : hit.last]
+        more = [f"[{len(lines) - _BEFORE_LINES} more lines]"] if len(lines) > _BEFORE_LINES else []
+        rows += [f"{hit.path}:{hit.first}-{hit.last}", *lines[:_BEFORE_LINES], *more, ""]
+    held = any(_right(question, hit.path, hit.first, hit.last) for hit in hits[:_BEFORE_HITS])
+    return tokens("\n".join(rows).rstrip("\n")), held, held
+
+
+def places(text: str) -> list[tuple[str, int, int, bool]]:
+    """The stretches of files that an answer names, read from its text, and whether it shows them."""
+    found, path, outline = [], "", False
+    for row in text.split("\n"):
+        outline |= row == "more:"
+        match = _PLACE.match(row)
+        if match and match["path"] and not outline:
+            found.append((match["path"], int(match["a"]), int(match["b"]), True))
+        elif match and match["first"] and outline:
+            found.append((path, int(match["first"]), int(match["last"]), False))
+        elif outline and not row.startswith(" "):
+            path = row
+    return found
+
+
+def _lines(question: Question, path: str) -> list[str]:
+    return lines_of(text_of(question.tree[path]) or "")
+
+
+def _right(question: Question, path: str, first: int, last: int) -> bool:
+    return any(path == p and first <= b and a <= last for p, a, b in question.functions)

@@ -1,0 +1,155 @@
+"""The files of a workspace, known from one grep to the next without looking at each again.
+
+Owns `Kept`. The directory is watched from this machine (`host.watch`), so between two questions only what has changed
+is looked at; whatever is known was said by the sandbox, and what it hides stays hidden. What decides which files git
+names and lies outside of the directory, or in git's own, is not watched: `check` is shell that looks at its stamps,
+and whoever searches puts it before the search. Where nothing can be watched there is no `Kept`, and the
+files are looked at each time. Not noticed is what is written by a second name that was made after all files were looked
+at, in a directory that is not watched.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shlex
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from etude.environments.base import Sandbox
+from etude.harness.tools.agent.listing import GIT
+from etude.harness.tools.agent.stamps import LISTING_BYTES, Stamps, stamps_of
+from etude.harness.tools.base import ToolConfig
+from etude.host import beneath
+from etude.host.watch import Watch
+
+_MOST_NEW, _MOST_CHANGED, _MOST_LINKED = 50, 1000, 200
+_UP = 12
+OUTDATED = 4
+_DECIDING = f"""
+h="${{XDG_CONFIG_HOME:-$HOME/.config}}/git"
+if top=$({GIT} rev-parse --show-cdup 2>/dev/null); then
+  {GIT} ls-files -coz --exclude-standard | head -zn 1 | grep -qz . && printf 'git\\0' || printf 'empty\\0'
+  while [ -n "$top" ]; do printf '%s\\0' "$top.gitignore" "$top.git"; top="${{top%../}}"; done
+  for name in index info/exclude config config.worktree; do printf '%s\\0' "$({GIT} rev-parse --git-path $name)"; done
+  {GIT} config --path -z --get core.excludesfile
+  {GIT} config --list --name-only --show-origin -z | sed -z 's/^file://;t;d'
+  printf '%s\\0' /etc/gitconfig ~/.gitconfig "$h/config" "$h/ignore" ''
+  {GIT} ls-files -oiz --exclude-standard --directory
+else
+  printf 'none\\0'
+  up=; for _ in {" ".join(map(str, range(_UP)))}; do up="../$up"; printf '%s\\0' "$up.git"; done
+fi
+"""
+"""Shell that prints whether git names the files, those that decide it, and after an empty name the directories that git
+ignores."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """`stamps` as they were, and the files that may have changed or come since; all of those are to be read."""
+
+    stamps: Stamps
+    changed: frozenset[str]
+
+
+class Kept:
+    """Of a sandbox whose workspace is this directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises OSError where it cannot be watched."""
+        self._directory = directory
+        self._watch = Watch(directory)
+        self._listed: Listed | None = None
+        self._deciding: Sequence[str] = ()
+        self._named_by = ""
+        self._expected = ""
+        self.sweeps = 0
+        """How often all files were looked at."""
+
+    def close(self) -> None:
+        self._watch.close()
+
+    def forget(self) -> None:
+        """What is known is not so: look at everything next time."""
+        self._listed = None
+
+    @property
+    def check(self) -> str:
+        """Shell that exits with `OUTDATED` where git might name other files than it did."""
+        return f'[ "$({_stamped(self._deciding)})" = {shlex.quote(self._expected)} ] || exit {OUTDATED}'
+
+    async def listed(self, sandbox: Sandbox, config: ToolConfig) -> Listed:
+        """The files as they are now, but for what `check` tells. Raises OSError where that cannot be known any more."""
+        changed = self._watch.changed()
+        if self._listed is not None and changed is not None:
+            self._listed = await self._brought_up(self._listed, changed, sandbox, config)
+        if self._listed is None or changed is None:
+            self._listed = await self._swept(sandbox, config)
+        return self._listed
+
+    async def _swept(self, sandbox: Sandbox, config: ToolConfig) -> Listed:
+        self.sweeps += 1
+        said = await sandbox.exec(_DECIDING, timeout_s=config.command_timeout_s, max_output_bytes=LISTING_BYTES)
+        if said.timed_out or said.log_path:
+            raise OSError("what git ignores is too much to be known")
+        deciding, _, ignored = said.output.decode("utf-8", "surrogateescape").partition("\0\0")
+        self._named_by, *files = deciding.split("\0")
+        self._deciding = sorted({posixpath.normpath(each) for each in files if each})
+        self._watch.cover({each.rstrip("/") for each in ignored.split("\0") if each.endswith("/")})
+        deciding = _stamped(self._deciding)
+        first = await sandbox.exec(deciding, timeout_s=config.command_timeout_s, max_output_bytes=LISTING_BYTES)
+        self._expected = first.output.decode("utf-8", "surrogateescape").rstrip("\n")
+        if not _is_text(self.check):
+            raise OSError("a file that decides has a name that is no text")
+        stamps = await stamps_of(sandbox, config)
+        if len(stamps.linked) > _MOST_LINKED:
+            raise OSError("too many files have a second name")
+        return Listed(stamps, self._unwatched(stamps) | stamps.linked)
+
+    def _unwatched(self, stamps: Stamps) -> frozenset[str]:
+        """Files of directories that git ignores and that were watched only after they were looked at."""
+        late = stamps.folders - self._watch.covered
+        for folder in late:
+            self._watch.add(folder)
+        return frozenset(path for path in stamps.files if posixpath.dirname(path) in late) if late else frozenset()
+
+    async def _brought_up(
+        self, listed: Listed, changed: set[str], sandbox: Sandbox, config: ToolConfig
+    ) -> Listed | None:
+        """With what has changed since; None where everything is to be looked at."""
+        if not changed:
+            return listed
+        there = {path: beneath.lstat(self._directory, path) for path in changed}
+        gone = {path for path, found in there.items() if found is None}
+        if any(found and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1) for found in there.values()):
+            return None  # what is under its other name is not told
+        known = listed.stamps.files.keys() | listed.changed | set(listed.stamps.others)
+        new = sorted(changed - gone - known)
+        if len(new) > _MOST_NEW or len(listed.changed) + len(changed) > _MOST_CHANGED:
+            return None
+        if new and self._named_by != "none":
+            names = " ".join(map(shlex.quote, new))
+            command = f"{GIT} --literal-pathspecs ls-files -coz --exclude-standard -- {names}"
+            if self._named_by != "git" or not _is_text(command):
+                return None
+            done = await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=LISTING_BYTES)
+            if done.exit_code != 0 or done.log_path:
+                return None
+            new = [os.fsdecode(name) for name in done.output.split(b"\0") if name]
+        return Listed(listed.stamps, ((listed.changed | (changed & known)) - gone).union(new))
+
+
+def _stamped(paths: Sequence[str]) -> str:
+    names = " ".join(map(shlex.quote, paths))
+    return f"stat --printf '%i %s %.9Y %.9Z %n\\n' -- {names} 2>/dev/null"
+
+
+def _is_text(command: str) -> bool:
+    try:
+        command.encode()
+    except UnicodeEncodeError:  # a name that is none
+        return False
+    return True

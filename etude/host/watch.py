@@ -1,0 +1,118 @@
+"""What has changed below a directory of this machine since it was last asked, as the kernel tells it.
+
+Owns `Watch`, over inotify. The kernel notes a change before the call that made it returns, so who asks after a command
+has ended is told of all it did. Where it cannot know everything it says so, by None: events were lost, a directory came
+or went, or a file that decides which files there are was touched. Not offered on file systems whose changes may come
+from elsewhere (networks, FUSE). A file written through a memory map is noted when it is closed, and one that has a
+second name outside is not noted at all: who asks takes care of those itself. Reads no file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from etude.host import beneath
+
+MOST_FOLDERS = 30_000
+_LOCAL = {0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x794C7630, 0x2FC12FC1, 0xF2F52010, 0xCA451A4E}
+"""ext, XFS, btrfs, tmpfs, overlay, ZFS, F2FS, bcachefs: `statfs` calls them so."""
+_MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED, _CREATE, _DELETE, _SELF = 0x2, 0x4, 0x8, 0xC0, 0x100, 0x200, 0xC00
+_ONLY_DIRECTORY, _IS_DIRECTORY = 0x01000000, 0x40000000
+_WATCHED = _MODIFY | _ATTRIB | _CLOSE_WRITE | _MOVED | _CREATE | _DELETE | _SELF | _ONLY_DIRECTORY
+_EVENT = struct.Struct("iIII")
+_READ_BYTES = 1 << 16
+_DECIDE = (".git", ".gitignore")
+"""Files of these names decide which others there are."""
+
+
+class Watch:
+    """Of the directory `root`. `close` it, or its watches stay as long as the process."""
+
+    def __init__(self, root: Path) -> None:
+        """Raises OSError where this system or this file system cannot tell."""
+        self._root = root
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        if not hasattr(self._libc, "inotify_init1") or self._file_system() not in _LOCAL:
+            raise OSError(f"{root}: changes there cannot be watched")
+        self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1")
+        self._device = root.stat().st_dev
+        self._folders: dict[int, str] = {}
+        self.covered: set[str] = set()
+        """The directories whose files are watched, by their paths below the root; "" is the root."""
+
+    def cover(self, but: Collection[str] = ()) -> None:
+        """Watch all directories, without `but`, what is below those, and git's own. What happened before is forgotten.
+        Raises OSError where that is too many."""
+        for _ in self._events():
+            pass
+        self.covered.clear()
+        waiting = [""]
+        while waiting:
+            folder = waiting.pop()
+            waiting += self.add(folder, but)
+
+    def add(self, folder: str, but: Collection[str] = ()) -> list[str]:
+        """Watch one directory; those in it. What is gone, or a link, is not watched: its parent tells."""
+        try:
+            with beneath.opened(self._root, folder) as handle:
+                if os.fstat(handle).st_dev != self._device:
+                    raise OSError(f"{folder} is of another file system")
+                number = self._libc.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % handle, _WATCHED)
+                if number < 0 or len(self.covered) >= MOST_FOLDERS:
+                    raise OSError(ctypes.get_errno(), f"{folder} cannot be watched")
+                self._folders[number] = folder
+                self.covered.add(folder)
+                with os.scandir(handle) as entries:
+                    inside = [f"{folder}/{each.name}".lstrip("/") for each in entries if _is_folder(each)]
+                return [each for each in inside if each not in but]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def changed(self) -> set[str] | None:
+        """Paths of files that came, went or may be other than at the last call; None: anything may be."""
+        found: set[str] = set()
+        everything = False
+        for number, mask, name in self._events():
+            folder = self._folders.get(number)
+            decides = not name or name in _DECIDE or mask & _IS_DIRECTORY
+            everything |= folder is None or bool(decides)
+            found.add(f"{folder}/{name}".lstrip("/"))
+        return None if everything else found
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            os.close(self._fd)
+
+    def _events(self) -> Iterator[tuple[int, int, str]]:
+        while True:
+            try:
+                data = os.read(self._fd, _READ_BYTES)
+            except BlockingIOError:
+                return
+            at = 0
+            while at < len(data):
+                number, mask, _, length = _EVENT.unpack_from(data, at)
+                at += _EVENT.size
+                yield number, mask, os.fsdecode(data[at : at + length].rstrip(b"\0"))
+                at += length
+
+    def _file_system(self) -> int:
+        found = ctypes.create_string_buffer(512)
+        if self._libc.statfs(os.fsencode(self._root), found):
+            return 0
+        return int.from_bytes(found.raw[:8], "little") & 0xFFFFFFFF  # its first field, a word
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    return entry.name != ".git" and entry.is_dir(follow_symlinks=False)
