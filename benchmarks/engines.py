@@ -30,7 +30,7 @@ from etude.models import attention as model_attention
 from etude.models import experts as model_experts
 from etude.models import layers
 from etude.models.decoder import Decoder
-from etude.models.experts import multiply_by_expert, run_experts
+from etude.models.experts import multiply_by_expert, run_by_product
 
 Prompts = list[list[int]]
 START_S = 900.0
@@ -128,7 +128,7 @@ def _torch_rotate(x_NHC: Tensor, cos_NC: Tensor, sin_NC: Tensor) -> Tensor:
 
 
 def _torch_experts(*given: Any) -> Tensor:
-    return run_experts(*given[:5], multiply_by_expert)
+    return run_by_product(multiply_by_expert, *given)
 
 
 class Inexact(Etude):
