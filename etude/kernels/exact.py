@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from etude.kernels import experts, grouped_gemm, pointwise, rows
-from etude.kernels.interface import Kernels
+from etude.kernels.interface import Ints, Kernels
 from etude.kernels.packed_attention import packed_attention
 
 
@@ -55,6 +56,9 @@ class ExactKernels(Kernels):
 
     def segments(self, lengths: Sequence[int], device: torch.device) -> _Packed:
         return _Packed(lengths)
+
+    def cached(self, counts: Sequence[int], places: Sequence[Ints], device: torch.device) -> NoReturn:
+        raise NotImplementedError("an engine on a host attends over pages: kernels.paged_attention")
 
     def low_rank(self, left_BMR: Tensor, right_BRN: Tensor) -> Tensor:
         return rows.products(left_BMR.transpose(0, 1), right_BRN, right_BRN).transpose(0, 1)

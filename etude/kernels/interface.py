@@ -1,7 +1,7 @@
 """What a decoder computes with, whatever computes it: the operations, as one interface.
 
-Owns `Kernels`, which `exact`, `torch_kernels` and `triton_kernels` implement, and `Segments`, how the tokens of a
-packed axis see each other. Whoever multiplies or attends calls the kernels that its decoder was given; none of them
+Owns `Kernels`, which `exact`, `torch_kernels` and `triton_kernels` implement, and how the tokens of a packed axis see
+each other: `Segments` for a trainer, `Cached` for an engine. Whoever multiplies or attends calls the kernels that its decoder was given; none of them
 looks at where a tensor lies (`kernels.choice` does, once). Operations but those of `exact` never read a value back to
 the host: shapes follow from shapes alone, so that a device is never waited for.
 
@@ -16,9 +16,12 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import ClassVar, Literal, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+Ints = npt.NDArray[np.int64]
 Name = Literal["exact", "torch", "triton"]
 
 
@@ -27,6 +30,14 @@ class Segments(Protocol):
 
     def attend(self, q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, scale: float) -> Tensor:
         """softmax(scale * q k) v of each token over its segment up to itself: [N, H, V]."""
+        ...
+
+
+class Cached(Protocol):
+    """Causal attention of new tokens over the cache of their sequences, which has them already."""
+
+    def attend(self, q_NHC: Tensor, keys_PGC: Tensor, values_PGV: Tensor, scale: float) -> Tensor:
+        """[N, H, V]: each sequence's queries are its last tokens; the cache has P places."""
         ...
 
 
@@ -70,6 +81,10 @@ class Kernels(ABC):
     @abstractmethod
     def segments(self, lengths: Sequence[int], device: torch.device) -> Segments:
         """Segments of these lengths, in order, on a packed axis."""
+
+    @abstractmethod
+    def cached(self, counts: Sequence[int], places: Sequence[Ints], device: torch.device) -> Cached:
+        """So many new tokens of each sequence, whose tokens, the new ones too, lie in these places of the cache."""
 
     @abstractmethod
     def low_rank(self, left_BMR: Tensor, right_BRN: Tensor) -> Tensor:

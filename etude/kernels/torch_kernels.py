@@ -1,10 +1,9 @@
 """The kernels in plain torch operations, which run on any device, and on none wait for it.
 
-Owns `TorchKernels` and the two layouts that keep shapes free of values. *Segments* of similar length lie in one padded
-batch, so that attention is torch's own, a call for each power of two; the lengths are the host's. *Experts* get their
-tokens in tiles of one size, as many as there can be at most (`kernels.groups`), so that nobody asks how many tokens an
-expert got: a torch product of groups would ask (in fp32 on a GPU), or loop over experts. Bits are the device's own: a
-row's may depend on its neighbours.
+Owns `TorchKernels` and the layout of choices that keeps shapes free of values: experts get their tokens in tiles of one
+size, as many as there can be at most (`kernels.groups`), so that nobody asks how many tokens an expert got. A torch
+product of groups would ask (in fp32 on a GPU), or loop over experts. How segments attend is `kernels.padded`'s. Bits
+are the device's own: a row's may depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from etude.kernels import grouped_gemm
 from etude.kernels.groups import Groups
-from etude.kernels.interface import Kernels
+from etude.kernels.interface import Cached, Ints, Kernels
+from etude.kernels.padded import PaddedCached, PaddedSegments
 
 SMALLEST_TILE = 16
 """Rows of an expert's tile where tokens are few."""
@@ -73,6 +72,9 @@ class TorchKernels(Kernels):
     def segments(self, lengths: Sequence[int], device: torch.device) -> PaddedSegments:
         return PaddedSegments(lengths, device)
 
+    def cached(self, counts: Sequence[int], places: Sequence[Ints], device: torch.device) -> Cached:
+        return PaddedCached(counts, places, device)
+
     def low_rank(self, left_BMR: Tensor, right_BRN: Tensor) -> Tensor:
         # a product of two bf16 values is exact in fp32, so an addition rounds as a fused one would
         out_BMN = left_BMR.new_zeros(*left_BMR.shape[:2], right_BRN.shape[2])
@@ -111,40 +113,6 @@ class Choices(NamedTuple):
         """The token of each place. First repeated, so that its gradient is a sum in one order."""
         repeated = x_ND[:, None].expand(-1, self.top_k, -1).flatten(0, 1)
         return repeated.index_select(0, self.order_S)
-
-
-class PaddedSegments:
-    """Segments in padded batches, one for each power of two of their lengths: less than half of a batch is padding.
-    What is padded lies behind a segment's tokens, where none of them looks.
-    """
-
-    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
-        sizes = np.asarray(lengths, np.int64)
-        starts = np.cumsum(sizes) - sizes
-        kinds = np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
-        where_N, self.batches, rows = np.zeros(int(sizes.sum()), np.int64), [], 0
-        for kind in sorted(set(kinds.tolist())):
-            its, longest = np.flatnonzero(kinds == kind), int(sizes[kinds == kind].max())
-            inside = np.arange(longest)[None]
-            token_SL = starts[its, None] + np.minimum(inside, sizes[its, None] - 1)
-            row_SL = rows + np.arange(token_SL.size).reshape(token_SL.shape)
-            real_SL = inside < sizes[its, None]
-            where_N[token_SL[real_SL]] = row_SL[real_SL]
-            rows += token_SL.size
-            self.batches.append((torch.from_numpy(token_SL.reshape(-1)).to(device), longest))
-        self.where_N = torch.from_numpy(where_N).to(device)
-
-    def attend(self, q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, scale: float) -> Tensor:
-        width = v_NGV.shape[2]
-        v_NGV = F.pad(v_NGV, (0, q_NHC.shape[2] - width))  # torch's fast kernels want values as wide as keys
-        outputs = []
-        for token, longest in self.batches:
-            q, k, v = (
-                x.index_select(0, token).unflatten(0, (-1, longest)).transpose(1, 2) for x in (q_NHC, k_NGC, v_NGV)
-            )
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
-            outputs.append(out.transpose(1, 2).flatten(0, 1))
-        return torch.cat(outputs).index_select(0, self.where_N)[..., :width]
 
 
 TORCH = TorchKernels()

@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from etude.kernels import triton_grouped_gemm, triton_invariant
-from etude.kernels.torch_kernels import TORCH, Choices, PaddedSegments, TorchKernels
+from etude.kernels.interface import Ints
+from etude.kernels.padded import PaddedSegments
+from etude.kernels.torch_kernels import TORCH, Choices, TorchKernels
 
 Operation = Callable[..., Tensor]
 
@@ -63,6 +66,9 @@ class TritonKernels(TorchKernels):
     def segments(self, lengths: Sequence[int], device: torch.device) -> InvariantSegments:
         return InvariantSegments(lengths, device)
 
+    def cached(self, counts: Sequence[int], places: Sequence[Ints], device: torch.device) -> InvariantCached:
+        return InvariantCached(counts, places, device)
+
     @property
     def block_scaled(self) -> ModuleType:
         return triton_grouped_gemm
@@ -77,17 +83,35 @@ class InvariantSegments:
         self.ends_S = torch.tensor(lengths).cumsum(0).to(device)
 
     def attend(self, q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, scale: float) -> Tensor:
-        width = v_NGV.shape[2]
-
         def forward(q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor) -> Tensor:
-            v_NGC = F.pad(v_NGV, (0, k_NGC.shape[2] - width))  # the kernel has values as wide as keys
-            ends_S = self.ends_S
-            return triton_invariant.attention(q_NHC, k_NGC, v_NGC, ends_S, ends_S, scale, self.longest)[..., :width]
+            return _attention(q_NHC, k_NGC, v_NGV, self.ends_S, self.ends_S, scale, self.longest)
 
         def by_torch(q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor) -> Tensor:
             return self.padded.attend(q_NHC, k_NGC, v_NGV, scale)
 
         return _ByTorch.apply(forward, by_torch, q_NHC, k_NGC, v_NGV)
+
+
+class InvariantCached:
+    """Each sequence's keys one behind the other, as they come from the cache: a new token gets the bits that a trainer
+    gives it.
+    """
+
+    def __init__(self, counts: Sequence[int], places: Sequence[Ints], device: torch.device) -> None:
+        lengths = [len(each) for each in places]
+        self.longest = max(lengths)
+        self.query_ends_S, self.key_ends_S = (torch.tensor(each).cumsum(0).to(device) for each in (counts, lengths))
+        self.place_M = torch.from_numpy(np.concatenate(places)).to(device)
+
+    def attend(self, q_NHC: Tensor, keys_PGC: Tensor, values_PGV: Tensor, scale: float) -> Tensor:
+        k_MGC, v_MGV = (x.index_select(0, self.place_M) for x in (keys_PGC, values_PGV))
+        return _attention(q_NHC, k_MGC, v_MGV, self.query_ends_S, self.key_ends_S, scale, self.longest)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, query_ends: Tensor, key_ends: Tensor, scale: float, longest: int) -> Tensor:
+    width = v.shape[2]
+    v = F.pad(v, (0, k.shape[2] - width))  # the kernel has values as wide as keys
+    return triton_invariant.attention(q, k, v, query_ends, key_ends, scale, longest)[..., :width]
 
 
 class _ByTorch(torch.autograd.Function):

@@ -117,7 +117,7 @@ class Trainer:
         """
         shares = torch.from_numpy(shares_M).to(self.placement.device)
         pieces = [piece for piece in split(batch, self.config.piece_tokens) if piece.loss_mask.any()]
-        results = list(self._forward_backward(pieces, shares))
+        results = list(self.forward_backward(pieces, shares))
         feedback = self.config.credit.feedback
         distilled = distil_hints(self.policy, hints, self.temperature, feedback.weight) if feedback is not None else {}
         parity_P = self._parity_differences(batch)
@@ -150,7 +150,7 @@ class Trainer:
         used = used_of(sums, distilled)
         return {**metrics_of(sums, batch), **gate, **differences, **update, **distilled, "used": used}
 
-    def _forward_backward(self, pieces: list[Batch], shares_M: Tensor) -> Iterable[_PieceResult]:
+    def forward_backward(self, pieces: list[Batch], shares_M: Tensor) -> Iterable[_PieceResult]:
         """Every piece's figures; its gradients are added to those of the pieces before it."""
 
         def work(batch: Batch) -> _PieceResult:
