@@ -1,9 +1,9 @@
 """What a decoder computes with, whatever computes it: the operations, as one interface.
 
 Owns `Kernels`, which `exact`, `torch_kernels` and `triton_kernels` implement, and how the tokens of a packed axis see
-each other: `Segments` for a trainer, `Cached` for an engine. Whoever multiplies or attends calls the kernels that its decoder was given; none of them
-looks at where a tensor lies (`kernels.choice` does, once). Operations but those of `exact` never read a value back to
-the host: shapes follow from shapes alone, so that a device is never waited for.
+each other: `Segments` for a trainer, `Cached` for an engine. Whoever multiplies or attends calls the kernels that its
+decoder was given; none of them looks at where a tensor lies (`kernels.choice` does, once). Operations but those of
+`exact` never read a value back to the host: shapes follow from shapes alone, so that a device is never waited for.
 
 Shapes: M or N rows, B matrices side by side, K inputs, H heads, G key heads, C and V channels, E experts, D and F
 widths.

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from etude.kernels import grouped_gemm
 from etude.kernels.groups import Groups
-from etude.kernels.interface import Cached, Ints, Kernels
+from etude.kernels.interface import Cached, Ints, Kernels, Segments
 from etude.kernels.padded import PaddedCached, PaddedSegments
 
 SMALLEST_TILE = 16
@@ -69,7 +69,7 @@ class TorchKernels(Kernels):
         said_TLD = hidden_TLF @ down_EFD.to(x_SD.dtype).index_select(0, owner_T)
         return said_TLD.flatten(0, 1).index_select(0, slot_S)
 
-    def segments(self, lengths: Sequence[int], device: torch.device) -> PaddedSegments:
+    def segments(self, lengths: Sequence[int], device: torch.device) -> Segments:
         return PaddedSegments(lengths, device)
 
     def cached(self, counts: Sequence[int], places: Sequence[Ints], device: torch.device) -> Cached:

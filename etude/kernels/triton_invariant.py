@@ -1,8 +1,8 @@
 """Products, norms and attention on a GPU whose bits do not depend on the batch: Triton kernels of one order each.
 
-Owns `linear`, `grouped_linear`, `rms_norm` and `attention`. What a row gets is a function of that row, and for attention of the keys it
-sees: alone, in a batch, prefilled in any chunking, decoded, recomputed by a trainer in a packed batch. A library picks
-its routine by shape and each adds up in another order; here shapes choose nothing:
+Owns `linear`, `grouped_linear`, `rms_norm` and `attention`. What a row gets is a function of that row, and for
+attention of the keys it sees: alone, in a batch, prefilled in any chunking, decoded, recomputed by a trainer in a
+packed batch. A library picks its routine by shape and each adds up in another order; here shapes choose nothing:
 
 - `linear` has one tile size. A program sums the whole contraction of its tile in order; nothing is split over programs,
   also where few rows leave most of a tile empty. A row of a tensor-core instruction depends on no other row.

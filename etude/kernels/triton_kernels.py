@@ -108,7 +108,9 @@ class InvariantCached:
         return _attention(q_NHC, k_MGC, v_MGV, self.query_ends_S, self.key_ends_S, scale, self.longest)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, query_ends: Tensor, key_ends: Tensor, scale: float, longest: int) -> Tensor:
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, query_ends: Tensor, key_ends: Tensor, scale: float, longest: int
+) -> Tensor:
     width = v.shape[2]
     v = F.pad(v, (0, k.shape[2] - width))  # the kernel has values as wide as keys
     return triton_invariant.attention(q, k, v, query_ends, key_ends, scale, longest)[..., :width]
@@ -127,9 +129,11 @@ class _ByTorch(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         needed = ctx.needs_input_grad[2:]
         with torch.enable_grad():
-            given = [each.detach().requires_grad_(wanted) for each, wanted in zip(ctx.saved_tensors, needed, strict=True)]
+            given = [
+                each.detach().requires_grad_(wanted) for each, wanted in zip(ctx.saved_tensors, needed, strict=True)
+            ]
             again = ctx.by_torch(*given)
-        found = iter(torch.autograd.grad(again, [each for each in given if each.requires_grad], *grads))
+        found = iter(torch.autograd.grad(again, [each for each in given if each.requires_grad], grads))
         return None, None, *(next(found) if wanted else None for wanted in needed)
 
 

@@ -97,7 +97,9 @@ class Decoder(Layer):
         further still, what this returned for the pair before; `further_logits` is for its rows.
         """
         assert self.further is not None
-        return self.further(self.embed(next_ids_N), hidden_ND, rope_tables(positions_N, self.config, self.kernels), attention)
+        return self.further(
+            self.embed(next_ids_N), hidden_ND, rope_tables(positions_N, self.config, self.kernels), attention
+        )
 
     def further_logits(self, hidden_MD: Tensor) -> Tensor:
         """fp32 logits [M, V] of what `look_further` returned."""

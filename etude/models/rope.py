@@ -4,7 +4,7 @@
 Owns the tables of cosines and sines, and the two scales that YaRN asks for; `kernels.pointwise` turns. Everything is
 computed in fp32, in the published order of operations: an angle is a position times a frequency, so that the last bit
 of a frequency is many bits of a late position's angle. On a host cosines come from a table, so that a position's have
-the same bits in each batch; on a device, which nobody asks for its last position, they are computed where they are used.
+the same bits in each batch; a device, which nobody asks for its last position, computes them where they are used.
 """
 
 from __future__ import annotations

@@ -31,9 +31,7 @@ def token_divergences(teacher_TV: Tensor, student_TV: Tensor) -> Tensor:
     return (fixed_TV.exp() * (fixed_TV - student_TV)).sum(-1)
 
 
-def distil_hints(
-    policy: Decoder, hints: Sequence[HintExample], temperature: float, weight: float
-) -> dict[str, Figure]:
+def distil_hints(policy: Decoder, hints: Sequence[HintExample], temperature: float, weight: float) -> dict[str, Figure]:
     """Add the hints' gradients to the policy's; returns what was taught, nothing for no hints."""
     if not hints:
         return {}

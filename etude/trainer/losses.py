@@ -35,7 +35,6 @@ from torch import Tensor
 from etude.records import Batch, Floats
 from etude.trainer.config import LossConfig, MaskName
 
-
 Figure = Tensor | float
 """A number of a step, perhaps not known to the host yet."""
 

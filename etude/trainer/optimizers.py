@@ -159,7 +159,9 @@ def build_optimizer(
     return OptimizerSet(found, placement)
 
 
-def _adamw(parameters: list[nn.Parameter], lr: float, config: OptimizerConfig, placement: Placement) -> torch.optim.AdamW:
+def _adamw(
+    parameters: list[nn.Parameter], lr: float, config: OptimizerConfig, placement: Placement
+) -> torch.optim.AdamW:
     """On a device the fused one, which takes its rate from there and knows of skipped steps."""
     fused = None if placement.kernels.on_host else True
     return torch.optim.AdamW(parameters, lr, config.betas, config.eps, config.weight_decay, fused=fused)

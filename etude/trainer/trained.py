@@ -108,8 +108,8 @@ class Trained:
         self.moved = 0
         for name, parameter in self.policy.named_parameters():
             if name in self.ranks:
-                factors = self._rounded[name + INPUTS], self._rounded[name + OUTPUTS]
-                made = merge(self._base[name], *factors, self.policy.kernels)
+                inputs, outputs = self._rounded[name + INPUTS], self._rounded[name + OUTPUTS]
+                made = merge(self._base[name], inputs, outputs, self.policy.kernels)
                 self.moved = self.moved + (made != parameter).any()
                 parameter.copy_(made)
 

@@ -5,6 +5,7 @@ mixes its tensors with those of the host.
 """
 
 import copy
+import importlib
 import sys
 from pathlib import Path
 
@@ -65,17 +66,24 @@ def asked(trainer, batch, hints=()):
     return trainer.ask(batch, shares_of(batch, trainer.config.loss), 0.5, hints)
 
 
+def optimizer_config(name, lora, **more):
+    """Muon has all that is adapted, and AdamW's eps is refused then."""
+    return OptimizerConfig(name=name, lr=0.01, **({} if lora and name == "muon" else more))
+
+
 def masters(trainer):
     return {name: each.detach().clone() for name, each in trainer.trained.trained.items()}
 
 
-@pytest.mark.parametrize("kernels", ["torch", "triton"])
-@pytest.mark.parametrize("lora", [False, True], ids=["whole", "lora"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_losses_and_gradients_are_those_of_the_exact_kernels(shape, lora, kernels):
+NUMERICS = [("torch", shape, lora) for shape in SHAPES for lora in (False, True)]
+NUMERICS += [("triton", "experts", False), ("triton", "latent", False), ("triton", "dense", True)]  # 10 s each
+
+
+@pytest.mark.parametrize(("kernels", "shape", "lora"), NUMERICS)
+def test_losses_and_gradients_are_those_of_the_exact_kernels(kernels, shape, lora):
     changes = {"lora": LORA[shape] if lora else None, "loss": EVERYTHING["loss"]}
-    batch = batch_for(shape, 300 if kernels == "torch" else 100)
-    assert len(set(segment_lengths(batch))) > 2 and (batch.routed_mask.any() or shape == "dense")
+    batch = batch_for(shape, 300 if kernels == "torch" else 70)
+    assert len(set(segment_lengths(batch))) > 1 and (batch.routed_mask.any() or shape == "dense")
     wanted, found = (scale.gradients(trainer_on(shape, name, **changes), batch) for name in ("exact", kernels))
     assert scale.largest_error(found, wanted) < GRADIENT
 
@@ -90,7 +98,7 @@ def test_a_gradient_that_is_wrong_by_a_thousandth_is_seen():
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_steps_move_the_weights_as_with_the_exact_kernels(shape, optimizer, lora):
-    changes = {"optimizer": OptimizerConfig(name=optimizer, lr=0.01, eps=1e-3), "lora": LORA[shape] if lora else None}
+    changes = {"optimizer": optimizer_config(optimizer, lora, eps=1e-3), "lora": LORA[shape] if lora else None}
     batch, moved, told = batch_for(shape), [], []
     for kernels in ("exact", "torch"):
         trainer = trainer_on(shape, kernels, **changes)
@@ -150,7 +158,7 @@ def test_a_checkpoint_of_one_is_taken_up_by_the_other(optimizer):
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_nothing_is_read_within_a_step(shape, optimizer, lora):
-    changes = EVERYTHING | {"optimizer": OptimizerConfig(name=optimizer, lr=0.01), "lora": LORA[shape] if lora else None}
+    changes = EVERYTHING | {"optimizer": optimizer_config(optimizer, lora), "lora": LORA[shape] if lora else None}
     trainer, batch = trainer_on(shape, "torch", **changes), batch_for(shape)
     with scale.Reads() as seen:
         found = asked(trainer, batch)
@@ -180,8 +188,18 @@ def test_each_way_to_look_is_counted(look):
 
 @pytest.fixture
 def meta_adamw(monkeypatch):
-    """torch's fused AdamW has shapes for `meta`, but refuses it by name."""
-    monkeypatch.setattr(torch.optim.adam, "_device_dtype_check_for_fused", lambda *given: None)
+    """torch's fused AdamW knows no `meta`; here it takes tensors of that device, and those alone."""
+
+    def shapes_only(*given, found_inf, **options):
+        lists = [each for each in (*given, [options["lr"], found_inf]) if isinstance(each, list)]
+        assert {tensor.device.type for each in lists for tensor in each} == {"meta"}
+
+    adam = importlib.import_module("torch.optim.adam")  # the package calls its functions the same
+    monkeypatch.setattr(adam, "_device_dtype_check_for_fused", lambda *given: None)
+    library = torch.library.Library("aten", "IMPL", "Meta")
+    library.impl("_fused_adamw_.tensor_lr", shapes_only)
+    yield
+    library._destroy()
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -249,9 +267,9 @@ def parts(name):
         shares = torch.from_numpy(shares_of(batch, trainer.config.loss))
         return int(batch.loss_mask.sum()), lambda: list(trainer.forward_backward([batch], shares))
     if name == "supervised":
-        return sum(len(each.token_ids) for each in documents()), lambda: (
-            supervised_loss(decoder, documents(), 0.2, 0.01).total.backward()
-        )
+        return sum(len(each.token_ids) for each in documents()), lambda: supervised_loss(
+            decoder, documents(), 0.2, 0.01
+        ).total.backward()
     hint = HintExample(np.arange(60, dtype=np.int32), np.arange(80, dtype=np.int32), 40)
     return hint.length, lambda: distil_hints(decoder, [hint], 1.0, 1.0)
 

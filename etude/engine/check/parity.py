@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+from etude.engine.foreign.check import logits_of
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import CheckpointError
 from etude.harness.sampler import SampleRequest
 from etude.models import files
-from etude.engine.foreign.check import logits_of
 from etude.models.chat import ChatRenderer, open_chat
 from etude.models.chat_template import Message
 from etude.models.decoder import Decoder
