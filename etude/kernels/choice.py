@@ -1,6 +1,6 @@
 """Where a model computes, and with which kernels: the one choice, made in one place.
 
-Owns `Placement` and `choose`. Nothing else in the tree asks a tensor where it lies: a decoder is given its placement
+Owns `Placement`, `choose`, and what a process is told by the variable ETUDE_KERNELS. Nothing else in the tree asks a tensor where it lies: a decoder is given its placement
 once (`Decoder.place`), and its trainer, losses, optimizer and engine take theirs from it.
 
     "exact"   the batch-invariant kernels: on a CPU, where trainer and sampler get the same bits; the default there
@@ -12,7 +12,7 @@ once (`Decoder.place`), and its trainer, losses, optimizer and engine take their
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import NamedTuple, cast, get_args
 
 import torch
 
@@ -29,6 +29,7 @@ class Placement(NamedTuple):
     device: torch.device
 
 
+VARIABLE = "ETUDE_KERNELS"
 HOST = Placement(EXACT, torch.device("cpu"))
 
 
@@ -48,6 +49,16 @@ def choose(name: Name | None = None, device: str | torch.device | None = None) -
     if name == "torch":
         return Placement(TORCH, place)
     return Placement(_triton(place), place)
+
+
+def of_process() -> Placement:
+    """What this process was told to compute with, by ETUDE_KERNELS; untold, the exact kernels on the CPU. Processes
+    that it starts are told the same. Raises ConfigError for a name that is none.
+    """
+    name = os.environ.get(VARIABLE, "exact")
+    if name not in get_args(Name):
+        raise ConfigError(f"{VARIABLE}={name}: there are no such kernels; set it to exact, torch or triton")
+    return choose(cast("Name", name))
 
 
 def _triton(place: torch.device) -> Kernels:

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from etude.errors import CheckpointError
-from etude.kernels.choice import HOST, Placement
+from etude.kernels.choice import Placement, of_process
 from etude.models import files
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
@@ -101,10 +101,12 @@ def write_config(directory: Path, config: ModelConfig, dtype: torch.dtype) -> No
 
 
 def load_checkpoint(
-    directory: Path, dtype: torch.dtype = torch.float32, placement: Placement = HOST
+    directory: Path, dtype: torch.dtype = torch.float32, placement: Placement | None = None
 ) -> tuple[Decoder, Tokenizer]:
-    """Decoder and tokenizer of a published checkpoint, sharded or not. What does not fit is refused before anything is
-    allocated. From then on the process gives large arrays back at once (`models.heap`)."""
+    """Decoder and tokenizer of a published checkpoint, sharded or not, placed as this process was told where nobody
+    says. What does not fit is refused before anything is allocated. From then on the process gives large arrays back at
+    once (`models.heap`)."""
+    placement = placement or of_process()
     config, held = _read(directory)
     tokenizer = load_tokenizer(directory)
     decoder = Decoder(config).place(placement)

@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from etude.config import Config
 from etude.durable import append_whole, write_whole
 from etude.errors import CheckpointError, ConfigError
+from etude.kernels.choice import of_process
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.trainer.clipping import GradientClip
@@ -77,6 +78,7 @@ class Midtraining:
         self.decoder = decoder or Decoder(config.model)
         if decoder is None:
             self.decoder.initialise(config.seed)
+            self.decoder.place(of_process())
         wanted = {name for stage in config.stages for name in stage.mixture}
         if absent := sorted(wanted - sources.keys()):
             raise ConfigError(f"midtraining.stages: no source {absent[0]}; there are {', '.join(sorted(sources))}")

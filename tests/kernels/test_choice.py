@@ -10,11 +10,12 @@ from torch.nn import functional as F
 
 from etude.errors import ConfigError
 from etude.kernels import choice
-from etude.kernels.choice import choose
+from etude.kernels.choice import choose, of_process
 from etude.kernels.exact import EXACT
 from etude.kernels.groups import Groups
 from etude.kernels.padded import PaddedSegments
 from etude.kernels.torch_kernels import TORCH, Choices
+from etude.models.checkpoint import load_checkpoint
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[2]
@@ -41,6 +42,16 @@ def test_the_default_follows_the_device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose() == choose("torch") == choose(device="cuda") == (TORCH, torch.device("cuda"))
     assert choose("exact") == (EXACT, torch.device("cpu"))
+
+
+def test_a_process_is_told_by_a_variable(monkeypatch):
+    assert of_process() == choice.HOST
+    monkeypatch.setenv("ETUDE_KERNELS", "torch")
+    assert of_process() == choose("torch")
+    assert load_checkpoint(ROOT / "models/etude-tiny")[0].placement == choose("torch")
+    monkeypatch.setenv("ETUDE_KERNELS", "cuda")
+    with pytest.raises(ConfigError, match="ETUDE_KERNELS=cuda: there are no such kernels; set it to exact, torch"):
+        load_checkpoint(ROOT / "models/etude-tiny")
 
 
 def test_what_does_not_go_together_is_refused(monkeypatch):
