@@ -1,7 +1,8 @@
 """Where a model computes, and with which kernels: the one choice, made in one place.
 
-Owns `Placement`, `choose`, and what a process is told by the variable ETUDE_KERNELS. Nothing else in the tree asks a tensor where it lies: a decoder is given its placement
-once (`Decoder.place`), and its trainer, losses, optimizer and engine take theirs from it.
+Owns `Placement`, `choose`, and what a process is told by the variable ETUDE_KERNELS. Nothing else in the tree asks a
+tensor where it lies: a decoder is given its placement once (`Decoder.place`), and its trainer, losses, optimizer and
+engine take theirs from it.
 
     "exact"   the batch-invariant kernels: on a CPU, where trainer and sampler get the same bits; the default there
     "torch"   plain torch operations: on any device, and the default on a GPU
