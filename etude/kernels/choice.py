@@ -1,8 +1,8 @@
 """Where a model computes, and with which kernels: the one choice, made in one place.
 
-Owns `Placement`, `choose`, and what a process is told by the variable ETUDE_KERNELS. Nothing else in the tree asks a
-tensor where it lies: a decoder is given its placement once (`Decoder.place`), and its trainer, losses, optimizer and
-engine take theirs from it.
+Owns `Placement`, `choose`, and what a process is told by the variable ETUDE_KERNELS. Nothing else in the tree chooses
+by where a tensor lies: a decoder is given its placement once (`Decoder.place`), and its trainer, losses, optimizer and
+engine take theirs from it. What a device is, `kernels.devices` says.
 
     "exact"   the batch-invariant kernels: on a CPU, where trainer and sampler get the same bits; the default there
     "torch"   plain torch operations: on any device, and the default on a GPU
@@ -18,6 +18,7 @@ from typing import NamedTuple, cast, get_args
 import torch
 
 from etude.errors import ConfigError, MissingDependency
+from etude.kernels.devices import is_host, present
 from etude.kernels.exact import EXACT
 from etude.kernels.interface import Kernels, Name
 from etude.kernels.torch_kernels import TORCH
@@ -39,12 +40,12 @@ def choose(name: Name | None = None, device: str | torch.device | None = None) -
     the CPU. Without a name: what suits the device. Raises ConfigError for two that do not fit each other.
     """
     if device is None:
-        device = "cuda" if name != "exact" and torch.cuda.is_available() else "cpu"
+        device = "cpu" if name == "exact" else present()
     place = torch.device(device)
     if name is None:
-        name = "exact" if place.type == "cpu" else "torch"
+        name = "exact" if is_host(place) else "torch"
     if name == "exact":
-        if place.type != "cpu":
+        if not is_host(place):
             raise ConfigError(f'kernels = "exact" compute on a CPU, not on {place}: choose "torch" or "triton" there')
         return Placement(EXACT, place)
     if name == "torch":
@@ -63,7 +64,7 @@ def of_process() -> Placement:
 
 
 def _triton(place: torch.device) -> Kernels:
-    if place.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    if is_host(place) and os.environ.get("TRITON_INTERPRET") != "1":
         raise ConfigError(
             'kernels = "triton" need a GPU, and there is none: choose "exact" or "torch", or set TRITON_INTERPRET=1 to '
             "run them in Triton's interpreter, which is for tests"
@@ -75,8 +76,3 @@ def _triton(place: torch.device) -> Kernels:
             'kernels = "triton" need Triton, which comes with torch\'s builds for GPUs: pip install triton'
         ) from None
     return TRITON
-
-
-def reads_block_scales(device: torch.device) -> bool:
-    """Whether the tensor cores multiply block-scaled operands as they are (Blackwell's do)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 10

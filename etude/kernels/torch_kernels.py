@@ -26,6 +26,8 @@ SMALLEST_TILE = 16
 
 
 class TorchKernels(Kernels):
+    """On any device."""
+
     name, on_host = "torch", False
 
     def linear(self, x_MK: Tensor, weight_NK: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from torch import Tensor
 from triton import knobs
 
 from etude.kernels import nvfp4
-from etude.kernels.choice import reads_block_scales
+from etude.kernels.devices import reads_block_scales
 from etude.kernels.grouped_gemm import Codes, Format
 from etude.kernels.groups import Groups
 from etude.kernels.triton_quantise import mxfp8_columns, mxfp8_rows, nvfp4_rows, scale_offset

@@ -26,6 +26,8 @@ Operation = Callable[..., Tensor]
 
 
 class TritonKernels(TorchKernels):
+    """On a GPU, or in Triton's interpreter."""
+
     name, on_host = "triton", False
 
     def linear(self, x_MK: Tensor, weight_NK: Tensor) -> Tensor:

@@ -32,7 +32,9 @@ def test_one_module_asks_where_a_tensor_lies():
         for path in (ROOT / "etude").rglob("*.py")
         if ASKS_A_TENSOR_WHERE_IT_LIES.search(path.read_text())
     }
-    assert asking == {"etude/kernels/choice.py"}
+    assert asking == {"etude/kernels/devices.py"}
+    using = {path.stem for path in (ROOT / "etude").rglob("*.py") if "kernels.devices import" in path.read_text()}
+    assert using == {"choice", "triton_grouped_gemm"}
 
 
 def test_the_default_follows_the_device(monkeypatch):
