@@ -1,4 +1,4 @@
-"""What a device is. Nothing else in the tree asks: `kernels.choice` does so once, for a model and all that it trains."""
+"""What a device is. Nothing else in the tree asks one; `kernels.choice` does so once, for a model and its data."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ Not quantised: the router (its choices must not depend on a code), norms, attent
 
 from __future__ import annotations
 
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -37,7 +38,7 @@ class ExpertLinear:
 
     def __init__(self, recipe: Format, kernels: ModuleType = grouped_gemm) -> None:
         self.recipe: Format = recipe
-        self.kernels = kernels
+        self._kernels = kernels.__name__  # a module itself can be neither copied nor pickled, as a decoder is
         self.rows = 0
         self._held: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weight → its version and codes
 
@@ -48,6 +49,10 @@ class ExpertLinear:
         """
         self.rows += len(rows_MK)
         return _Product.apply(rows_MK, weight_EKN, counts_E.cumsum(0), self.codes(weight_EKN), self.kernels)
+
+    @property
+    def kernels(self) -> ModuleType:
+        return sys.modules[self._kernels]
 
     def codes(self, weight_EKN: Tensor) -> Codes:
         """The forward's codes of a weight as it is now, quantised anew if torch has counted a change since."""
