@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import os
 import subprocess
@@ -11,26 +12,16 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
-from unittest.mock import patch
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from etude.engine import torch_engine
-from etude.engine.attention import PagedAttention
 from etude.engine.config import EngineConfig
-from etude.engine.kv_cache import CachedSequence, PagedCache
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import DeadlineExceeded
 from etude.harness.sampler import Completion, SampleRequest
-from etude.kernels import rows
+from etude.kernels.choice import choose
 from etude.kernels.paged_attention import PAGE
-from etude.models import attention as model_attention
-from etude.models import experts as model_experts
-from etude.models import layers
 from etude.models.decoder import Decoder
-from etude.models.experts import multiply_by_expert, run_experts
 
 Prompts = list[list[int]]
 START_S = 900.0
@@ -85,67 +76,13 @@ class Etude(InProcess):
         self.engine.close()
 
 
-class InexactAttention(PagedAttention):
-    """Chunks by torch's attention, which gives a token other bits than decoding does."""
-
-    def __init__(self, cache: PagedCache, batch: list[tuple[CachedSequence, int]]) -> None:
-        super().__init__(cache, batch)
-        self.batch, self.whole = batch, (self.rows, self.lengths)
-
-    def attend(self, layer: int, q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, scale: float) -> Tensor:
-        singles = sum(count == 1 for _, count in self.batch)  # they come first
-        self.rows, self.lengths = (each[:singles] for each in self.whole)
-        parts = [super().attend(layer, q_NHC[:singles], k_NGC, v_NGV, scale)]
-        at = singles
-        for sequence, count in self.batch[singles:]:
-            parts.append(self._chunk(layer, sequence, q_NHC[at : at + count], scale))
-            at += count
-        return torch.cat(parts)
-
-    def _chunk(self, layer: int, sequence: CachedSequence, q_THC: Tensor, scale: float) -> Tensor:
-        past, count = sequence.computed, len(q_THC)
-        length = past + count
-        table = torch.tensor(sequence.pages[: (length + PAGE - 1) // PAGE])
-        k_GTC = self.cache.keys[layer][table].permute(1, 0, 3, 2).flatten(1, 2)[:, :length]
-        v_GTC = self.cache.values[layer][table].flatten(0, 1)[:length].transpose(0, 1)
-        mask = None if past == 0 else torch.ones(count, length, dtype=torch.bool).tril(past)
-        out = F.scaled_dot_product_attention(
-            q_THC.transpose(0, 1)[None],
-            k_GTC[None],
-            v_GTC[None],
-            mask,
-            is_causal=mask is None,
-            scale=scale,
-            enable_gqa=True,
-        )
-        return out[0].transpose(0, 1)
-
-
-def _torch_rotate(x_NHC: Tensor, cos_NC: Tensor, sin_NC: Tensor) -> Tensor:
-    first, second = x_NHC.chunk(2, dim=-1)
-    cos, sin = cos_NC[:, None], sin_NC[:, None]
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-
-
-def _torch_experts(*given: Any) -> Tensor:
-    return run_experts(*given[:5], multiply_by_expert)
-
-
 class Inexact(Etude):
     """The same engine with exactness off: what torch has, in place of the kernels."""
 
     name = "inexact"
 
-    def generate(self, prompts: Prompts, new: int) -> None:
-        with (
-            patch.object(torch_engine, "PagedAttention", InexactAttention),
-            patch.object(torch_engine, "fits", lambda decoder: False),
-            patch.object(rows, "linear", lambda x, weight: F.linear(x, weight.to(x.dtype))),
-            patch.object(layers, "rms_norm", lambda x, weight, eps: F.rms_norm(x, (x.shape[-1],), weight, eps)),
-            patch.object(model_attention, "rotate", _torch_rotate),
-            patch.object(model_experts, "run_experts", _torch_experts),
-        ):
-            super().generate(prompts, new)
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__(copy.deepcopy(decoder).place(choose("torch", "cpu")))
 
 
 def transformers_engines(directory: Path) -> list[Engine]:

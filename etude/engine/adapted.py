@@ -54,7 +54,8 @@ def merged(bits: Bits) -> Bits:
 
 def _merged(name: str, bits: Bits) -> Array:
     parts = [bits.get(key) for key in (name, name + INPUTS, name + OUTPUTS)]
-    return merge(*(_tensor(name, part) for part in parts)).view(torch.uint16).numpy()
+    weight, inputs, outputs = (_tensor(name, part) for part in parts)
+    return merge(weight, inputs, outputs).view(torch.uint16).numpy()
 
 
 def _tensor(name: str, part: Array | None) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """How tokens of one engine step attend: through the paged cache.
 
-Owns the `Attention` of the engine: it writes the step's keys and values into their pages, then every token attends by
-the paged kernel, whether it is decoded or prefilled. Built anew for each step.
+Owns the `Attention` of the engine: it writes the step's keys and values into their pages, then every token attends,
+whether it is decoded or prefilled: on a host by the paged kernel, on a device by what its kernels have for a cache.
+Built anew for each step, from what the host knows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class PagedAttention:
         """`batch` pairs a sequence with how many new tokens it has; their positions start at `computed`, unless
         `starts` says otherwise.
         """
-        self.cache = cache
+        self.cache, place = cache, cache.placement
         firsts = starts or [sequence.computed for sequence, _ in batch]
         counts = [count for _, count in batch]
         positions = np.repeat(firsts, counts) + np.arange(sum(counts)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -32,11 +33,22 @@ class PagedAttention:
         for row, (sequence, _) in enumerate(batch):
             self.tables[row, : len(sequence.pages)] = sequence.pages
         self.lengths = positions + 1
-        self.positions = torch.from_numpy(positions)
+        self.positions = torch.from_numpy(positions).to(place.device)
         self.page_of = self.tables[self.rows, positions // PAGE]
         self.offset_of = positions % PAGE
+        if not place.kernels.on_host:
+            ends = self.lengths[np.cumsum(counts) - 1]
+            inside = [np.arange(end) for end in ends]
+            places = [table[at // PAGE] * PAGE + at % PAGE for table, at in zip(self.tables, inside, strict=True)]
+            self._cached = place.kernels.cached(counts, places, place.device)
+            self._place_N = torch.from_numpy(self.page_of * PAGE + self.offset_of).to(place.device)
 
     def attend(self, layer: int, q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, scale: float) -> Tensor:
+        if not self.cache.placement.kernels.on_host:
+            keys_PGC, values_PGV = self.cache.keys[layer], self.cache.values[layer]
+            keys_PGC.index_copy_(0, self._place_N, k_NGC.float())
+            values_PGV.index_copy_(0, self._place_N, v_NGV.float())
+            return self._cached.attend(q_NHC.float(), keys_PGC, values_PGV, scale).to(q_NHC.dtype)
         out = torch.empty((*q_NHC.shape[:2], v_NGV.shape[2]))
         self.run(layer, *(x.float().contiguous().numpy() for x in (q_NHC, k_NGC, v_NGV)), scale, out.numpy())
         return out.to(q_NHC.dtype)

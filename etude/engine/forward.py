@@ -35,7 +35,7 @@ def fits(decoder: Decoder) -> bool:
     """Whether a decoder is one that this module computes."""
     plain = all(getattr(block.mlp, "product", None) is None for block in decoder.blocks)
     first = decoder.embed.weight
-    return plain and decoder.config.latent is None and first.dtype == torch.float32 and first.is_cpu
+    return plain and decoder.config.latent is None and first.dtype == torch.float32 and decoder.kernels.name == "exact"
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Forward:
         """Hidden states [N, D] after the final norm, which the next step overwrites, and routes [N, L, K]."""
         self._look_at_weights()
         x, config = self._embedding[ids], self.config
-        cos, sin = (table.numpy() for table in rope_tables(attention.positions, config))
+        cos, sin = (table.numpy() for table in rope_tables(attention.positions, config, self.decoder.kernels))
         routes = np.empty((len(x), len(config.moe_layers), config.experts_per_token), np.int64)
         routed = 0
         for number, layer in enumerate(self._layers):

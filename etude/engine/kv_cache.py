@@ -3,8 +3,8 @@
 Owns the tensors (keys and values in fp32, of latent attention too, and the expert routes of every cached position),
 reference counts, the prefix index and eviction. A page is full or it is the last of exactly one sequence; full pages
 are shared by reference and never written again. Prefix keys are salted by weight version: new sequences never start
-from another version's pages. Never runs the model (`engine.torch_engine`); the page layout is
-`kernels.paged_attention`'s.
+from another version's pages. Never runs the model (`engine.torch_engine`). On a host the layout of a page is
+`kernels.paged_attention`'s; on a device a token is a row [G, C] of its layer, page by page.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from etude.engine.lookup import PromptLookup
+from etude.kernels.choice import HOST, Placement
 from etude.kernels.paged_attention import PAGE, value_width
 from etude.models.config import ModelConfig
 from etude.records import Routes
@@ -58,12 +59,16 @@ def _zeros(*shape: int) -> torch.Tensor:
 class PagedCache:
     """Fixed number of pages; sequences borrow them."""
 
-    def __init__(self, config: ModelConfig, pages: int) -> None:
-        groups, width = config.cached_key
-        layers = config.layers + config.further_token
-        self.keys = _zeros(layers, pages, groups, width, PAGE)
-        groups, width = config.cached_value
-        self.values = _zeros(layers, pages, PAGE, groups, value_width(width))
+    def __init__(self, config: ModelConfig, pages: int, placement: Placement = HOST) -> None:
+        self.placement = placement
+        layers, (groups, width) = config.layers + config.further_token, config.cached_key
+        of_value, channels = config.cached_value
+        if placement.kernels.on_host:
+            self.keys = _zeros(layers, pages, groups, width, PAGE)
+            self.values = _zeros(layers, pages, PAGE, of_value, value_width(channels))
+        else:
+            self.keys = torch.zeros(layers, pages * PAGE, groups, width, device=placement.device)
+            self.values = torch.zeros(layers, pages * PAGE, of_value, channels, device=placement.device)
         route = np.min_scalar_type(max(config.experts - 1, 0))  # the smallest integer that holds an expert's number
         self.routes = np.zeros((pages, PAGE, len(config.moe_layers), config.experts_per_token), route)
         self.free = list(range(pages))[::-1]

@@ -84,7 +84,7 @@ def load_served(decoder: Decoder, bits: Mapping[str, np.ndarray]) -> None:
     )
     for name, weight, product in low:
         weight.copy_(_values(made[name]).transpose(1, 2))
-        product.hold(weight, made[name])
+        product.hold(weight, type(made[name])(*(part.to(weight.device) for part in made[name])))
 
 
 def _low_precision(decoder: Decoder) -> Iterator[tuple[str, Tensor, ExpertLinear]]:

@@ -136,17 +136,22 @@ class Speculation:
             running.sequence.token_ids[start + 1 : start + 1 + pairs] for running, start, pairs in paired
         )
         batch, starts = [(running, pairs) for running, _, pairs in paired], [start for _, start, _ in paired]
-        further_ND = self._further(batch, starts, list(ids), hidden_ND[torch.tensor(rows)])
+        further_ND = self._further(batch, starts, list(ids), hidden_ND[torch.tensor(rows, device=hidden_ND.device)])
         ends = np.cumsum([pairs for _, pairs in batch]) - 1
         drafting = [(running, end) for (running, _), end in zip(batch, ends, strict=True) if _wants_draft(running)]
         if drafting:
-            self._draft([running for running, _ in drafting], further_ND[torch.tensor([end for _, end in drafting])])
+            self._draft(
+                [running for running, _ in drafting],
+                further_ND[torch.tensor([end for _, end in drafting], device=further_ND.device)],
+            )
 
     def _further(
         self, batch: list[tuple[RunningRequest, int]], starts: list[int], ids: list[int], hidden: Tensor
     ) -> Tensor:
         attention = PagedAttention(self.cache, [(running.sequence, pairs) for running, pairs in batch], starts)
-        return self.decoder.look_further(torch.tensor(ids), hidden, attention.positions, attention)[0]
+        return self.decoder.look_further(
+            torch.tensor(ids, device=hidden.device), hidden, attention.positions, attention
+        )[0]
 
     def _draft(self, drafting: list[RunningRequest], hidden_RD: Tensor) -> None:
         """One token after another, each as far as there is room for the pair before it."""
@@ -164,7 +169,9 @@ class Speculation:
                 hidden_RD = self._further([(running, 1) for running in drafting], starts, ids, hidden_RD)
             logprobs_RV = distribution(self.decoder.further_logits(hidden_RD), temperatures, cuts)
             uniforms = [running.uniform_for(ahead) for running in drafting]
-            for running, token in zip(drafting, draw(logprobs_RV, temperatures, uniforms), strict=True):
+            for running, token in zip(
+                drafting, draw(logprobs_RV, temperatures, uniforms, self.decoder.kernels.on_host), strict=True
+            ):
                 running.draft.append(token)
 
 

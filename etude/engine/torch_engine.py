@@ -1,4 +1,4 @@
-"""The in-process engine: continuous batching over the shared decoder, on CPU.
+"""The in-process engine: continuous batching over the shared decoder, where that computes.
 
 Owns the step loop, in a thread of its own: admit, pack (decode rows first, then prefill chunks), one forward, sample,
 deliver. New weights are put in between two steps; running sequences go on with the cache they have, and every token is
@@ -24,7 +24,7 @@ from etude.engine.config import EngineConfig
 from etude.engine.forward import Forward, fits
 from etude.engine.kv_cache import CachedSequence, OutOfPages, PagedCache
 from etude.engine.running import Constraint, OnToken, RunningRequest, SampledToken, reject, resolve
-from etude.engine.sampling import distribution, draw, forbid, score
+from etude.engine.sampling import chosen_of, distribution, draw, forbid, score
 from etude.engine.served import load_served
 from etude.engine.speculation import Speculation
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest
@@ -41,8 +41,9 @@ class TorchEngine:
 
     def __init__(self, decoder: Decoder, config: EngineConfig, version: Version = BASE_VERSION) -> None:
         self.decoder, self.config, self.version = decoder, config, version
+        self.device = decoder.placement.device
         self._on_arrays = Forward(decoder)
-        self.cache = PagedCache(decoder.config, cache_pages(decoder, config.cache_tokens))
+        self.cache = PagedCache(decoder.config, cache_pages(decoder, config.cache_tokens), decoder.placement)
         self.counters: Counter[str] = Counter()
         self._speculation = Speculation(decoder, self.cache, config, self.counters)
         self._speculates = bool(config.lookup_tokens or config.further_tokens)
@@ -354,8 +355,8 @@ class TorchEngine:
         if fits(self.decoder):
             self.counters["array_steps"] += 1
             return self._on_arrays(ids, attention)
-        output = self.decoder(torch.tensor(ids), attention.positions, attention)
-        return output.hidden_ND, output.routing.experts_NLK.numpy()
+        output = self.decoder(torch.tensor(ids, device=self.device), attention.positions, attention)
+        return output.hidden_ND, output.routing.experts_NLK.cpu().numpy()
 
     def _pack(self) -> list[tuple[RunningRequest, int]]:
         """Who computes how many tokens in this step. Makes room for each: where there is none, the youngest waits."""
@@ -417,7 +418,7 @@ class TorchEngine:
                 ready.append(running)
                 rows += range(end - len(running.proposed) - 1, end)
         if ready:
-            said_RD = hidden_ND if len(rows) == len(hidden_ND) else hidden_ND[torch.tensor(rows)]
+            said_RD = hidden_ND if len(rows) == len(hidden_ND) else hidden_ND[torch.tensor(rows, device=self.device)]
             self._sample(ready, self.decoder.logits(said_RD))
 
     def _sample(self, ready: list[RunningRequest], logits_RV: torch.Tensor) -> None:
@@ -429,8 +430,9 @@ class TorchEngine:
             self.counters["constrained_tokens"] += len(allowed)
         temperatures = [running.request.temperature for running, _ in draws]
         logprobs_RV = distribution(logits_RV, temperatures, [running.cut for running, _ in draws])
-        tokens = draw(logprobs_RV, temperatures, [running.uniform_for(i) for running, i in draws])
-        chosen = logprobs_RV.numpy()[np.arange(len(tokens)), tokens].tolist()
+        uniforms = [running.uniform_for(i) for running, i in draws]
+        tokens = draw(logprobs_RV, temperatures, uniforms, self.decoder.kernels.on_host)
+        chosen = chosen_of(logprobs_RV, tokens)
         row = 0
         for running in ready:
             count = 1 + len(running.proposed)

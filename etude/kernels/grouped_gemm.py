@@ -2,8 +2,8 @@
 
 Owns `forward`, `data_gradient` and `weight_gradient`, each of which quantises its operands along the contraction and
 multiplies the codes; the forward's halves, `weight_codes` and `multiply`, are there for who keeps a weight's codes.
-`triton_grouped_gemm` has the same functions for GPUs. Never decides which format a pass
-uses (`low_precision` does).
+`triton_grouped_gemm` has the same functions for GPUs; this one looks at how many rows each expert has. Never decides
+which format a pass uses (`low_precision` does).
 
     forward          Y[m]  = X[m] W[e]         contraction K   MXFP8 or NVFP4
     data gradient    dX[m] = dY[m] W[e]^T      contraction N   MXFP8

@@ -59,6 +59,13 @@ class Groups(NamedTuple):
         """Rows of the tiles' order, padding and spare tiles included."""
         return len(self.expert_T) * self.tile
 
+    def slots_of(self, expert_M: Tensor, ends_E: Tensor) -> Tensor:
+        """Where each row lies in the tiles' order [M]; `expert_M` says whose it is, in `Groups.of`'s order."""
+        ends, tile_ends = ends_E.long(), self.tile_ends_E.long()
+        skipped_E = tile_ends.roll(1) * self.tile - ends.roll(1)  # slots before a group, less the rows before it
+        skipped_E = torch.cat((skipped_E.new_zeros(1), skipped_E[1:]))
+        return torch.arange(len(expert_M), device=ends.device) + skipped_E.index_select(0, expert_M)
+
     def pad(self, x_MK: Tensor) -> Tensor:
         """Rows in the tiles' order [slots, K], zeros where there is no row."""
         slots = (self.first_T[:, None] + torch.arange(self.tile, device=x_MK.device)).flatten()

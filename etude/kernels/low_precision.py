@@ -1,7 +1,8 @@
 """Linear layers whose three products run on block-scaled operands: the recipes, and autograd around the kernels.
 
 Owns the choice of format for each pass, and the module others use: `ExpertLinear` for stacked experts (what
-`Decoder.set_expert_product` takes). `grouped_gemm` computes on CPU, `triton_grouped_gemm` on CUDA.
+`Decoder.set_expert_product` takes). `grouped_gemm` computes, or `triton_grouped_gemm` where a decoder's kernels are
+Triton's (`Kernels.block_scaled`).
 
 Two recipes, named after the forward:
 
@@ -20,6 +21,7 @@ Not quantised: the router (its choices must not depend on a code), norms, attent
 
 from __future__ import annotations
 
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -32,14 +34,11 @@ from etude.kernels.grouped_gemm import Codes, Format
 
 
 class ExpertLinear:
-    """Y[m] = X[m] W[e] for rows sorted by expert, in a recipe. Counts the rows it has multiplied.
+    """Y[m] = X[m] W[e] for rows sorted by expert, in a recipe. Counts the rows it has multiplied."""
 
-    `kernels` is for tests; left out, it is chosen by the tensors' device.
-    """
-
-    def __init__(self, recipe: Format, kernels: ModuleType | None = None) -> None:
+    def __init__(self, recipe: Format, kernels: ModuleType = grouped_gemm) -> None:
         self.recipe: Format = recipe
-        self.kernels = kernels
+        self._kernels = kernels.__name__  # a module itself can be neither copied nor pickled, as a decoder is
         self.rows = 0
         self._held: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weight → its version and codes
 
@@ -49,30 +48,23 @@ class ExpertLinear:
         K and N must be multiples of 32 (ConfigError): each is the contraction of one pass.
         """
         self.rows += len(rows_MK)
-        kernels = self.kernels or kernels_for(rows_MK)
-        return _Product.apply(rows_MK, weight_EKN, counts_E.cumsum(0), self.codes(weight_EKN), kernels)
+        return _Product.apply(rows_MK, weight_EKN, counts_E.cumsum(0), self.codes(weight_EKN), self.kernels)
+
+    @property
+    def kernels(self) -> ModuleType:
+        return sys.modules[self._kernels]
 
     def codes(self, weight_EKN: Tensor) -> Codes:
         """The forward's codes of a weight as it is now, quantised anew if torch has counted a change since."""
         changes, codes = self._held.get(weight_EKN, (None, None))
         if changes != weight_EKN._version:
-            kernels = self.kernels or kernels_for(weight_EKN)
-            codes = kernels.weight_codes(weight_EKN.detach(), self.recipe)
+            codes = self.kernels.weight_codes(weight_EKN.detach(), self.recipe)
             self._held[weight_EKN] = (weight_EKN._version, codes)
         return codes
 
     def hold(self, weight_EKN: Tensor, codes: Codes) -> None:
         """Multiply with these codes, which were made of the weight somewhere else, until it changes."""
         self._held[weight_EKN] = (weight_EKN._version, codes)
-
-
-def kernels_for(x: Tensor) -> ModuleType:
-    """The module of the three products for a tensor's device."""
-    if x.is_cuda:
-        from etude.kernels import triton_grouped_gemm  # Triton comes with torch's CUDA builds, not with the CPU build
-
-        return triton_grouped_gemm
-    return grouped_gemm
 
 
 class _Product(torch.autograd.Function):

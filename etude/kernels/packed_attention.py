@@ -1,8 +1,7 @@
 """Causal attention inside the segments of a packed axis, with its gradient: the trainer's side of `paged_attention`.
 
 Owns the gradient's kernel and the pages that a packed batch is put in. Forward it runs the kernel that the engine
-samples with, so its results have the same bits. On other devices than the CPU it is torch's attention, whose bits are
-its own.
+samples with, so its results have the same bits.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from etude.kernels.paged_attention import (
     PAGE,
@@ -37,15 +35,7 @@ def packed_attention(q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, lengths: list[
 
     Computed in fp32, whatever the inputs are.
     """
-    if q_NHC.is_cpu:
-        return _Packed.apply(q_NHC.float(), k_NGC.float(), v_NGV.float(), lengths, scale).to(q_NHC.dtype)
-    outputs = [
-        F.scaled_dot_product_attention(
-            *(x.transpose(0, 1)[None] for x in each), is_causal=True, scale=scale, enable_gqa=True
-        )
-        for each in zip(*(x.split(lengths) for x in (q_NHC, k_NGC, v_NGV)), strict=True)
-    ]
-    return torch.cat([out[0].transpose(0, 1) for out in outputs])
+    return _Packed.apply(q_NHC.float(), k_NGC.float(), v_NGV.float(), lengths, scale).to(q_NHC.dtype)
 
 
 class Pages:

@@ -1,8 +1,7 @@
 """What is done to each row, head or element by itself, on CPU, in one pass each: norms, rotations, activations.
 
 Owns these kernels and their gradients, fp32. Torch's own give an element other bits by where it lies in the tensor (its
-vectors have other functions than what is left over at the end), and take several passes. On other devices they are
-torch's.
+vectors have other functions than what is left over at the end), and take several passes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from etude.kernels import vectors
 from etude.kernels.vectors import LANES, kernel, load, part, store, times, total
@@ -31,8 +29,6 @@ def _floats(x: Tensor) -> Array:
 
 def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x²) + eps) * weight, over the last dimension."""
-    if not x.is_cpu:
-        return F.rms_norm(x, (x.shape[-1],), weight_D, eps)
     return _Norm.apply(x, weight_D, eps) if torch.is_grad_enabled() else _norm(x, weight_D, eps)[0]
 
 
@@ -98,10 +94,6 @@ def norm_slopes(x: Array, weight: Array, shares: Array, grads: Array, dx: Array,
 
 def rotate(x_NHC: Tensor, cos_NC: Tensor, sin_NC: Tensor) -> Tensor:
     """Turn each pair of channels (c, c + C/2) of a token's heads by its angle; the tables are C/2 wide."""
-    if not x_NHC.is_cpu:
-        first, second = x_NHC.chunk(2, dim=-1)
-        cos, sin = cos_NC[:, None], sin_NC[:, None]
-        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
     return _Rotate.apply(x_NHC, cos_NC, sin_NC) if torch.is_grad_enabled() else _rotate(x_NHC, cos_NC, sin_NC)
 
 
@@ -139,8 +131,6 @@ def rotate_rows(x: Array, cos: Array, sin: Array, out: Array) -> None:
 
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), of rows, in fp32."""
-    if not x.is_cpu:
-        return x.sigmoid()
     return _Sigmoid.apply(x) if torch.is_grad_enabled() else _sigmoid(x)
 
 
@@ -176,9 +166,6 @@ def sigmoid_rows(x: Array, out: Array) -> None:
 
 def swiglu(hidden_MF: Tensor) -> Tensor:
     """silu(gate) * up, of rows gate | up."""
-    if not hidden_MF.is_cpu:
-        gate, up = hidden_MF.chunk(2, dim=-1)
-        return F.silu(gate) * up
     return _Gated.apply(hidden_MF) if torch.is_grad_enabled() else _gated(hidden_MF)
 
 

@@ -3,7 +3,7 @@
 Owns dense products on CPU, with their gradient, and the weights laid out for them. A library chooses its routine by
 shape and each adds up in another order, so that a token decoded alone would get other bits than the same token
 prefilled. Here an element is the sum over k, in order, one fused multiply-add each (`kernels.vectors`), in fp32,
-rounded once to the dtype of its input. On other devices products are torch's, whose rows do depend on their number.
+rounded once to the dtype of its input.
 """
 
 from __future__ import annotations
@@ -119,8 +119,6 @@ def linear(x_MK: Tensor, weight_NK: Tensor) -> Tensor:
 
 def products(x_MBK: Tensor, weight_BKN: Tensor, owner: Tensor) -> Tensor:
     """out[m, b] = x[m, b] @ weight[b] in the dtype of x; the weights are a view of the parameter `owner`."""
-    if not x_MBK.is_cpu:
-        return (x_MBK.transpose(0, 1) @ weight_BKN.to(x_MBK.dtype)).transpose(0, 1)
     if torch.is_grad_enabled():
         return _Products.apply(x_MBK, weight_BKN, owner)
     return _products(x_MBK, weight_BKN, owner)

@@ -28,6 +28,7 @@ from torch import Tensor
 from triton import knobs
 
 from etude.kernels import nvfp4
+from etude.kernels.devices import reads_block_scales
 from etude.kernels.grouped_gemm import Codes, Format
 from etude.kernels.groups import Groups
 from etude.kernels.triton_quantise import mxfp8_columns, mxfp8_rows, nvfp4_rows, scale_offset
@@ -198,7 +199,7 @@ def _multiply_rows(a, b, groups: Groups, outputs: int) -> Tensor:
 
 def _native(x: Tensor) -> bool:
     """Whether the tensor cores read block scales themselves."""
-    return x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == 10
+    return reads_block_scales(x.device)
 
 
 def _operand_type() -> tl.dtype:

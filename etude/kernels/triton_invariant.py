@@ -1,11 +1,12 @@
 """Products, norms and attention on a GPU whose bits do not depend on the batch: Triton kernels of one order each.
 
-Owns `linear`, `rms_norm` and `attention`. What a row gets is a function of that row, and for attention of the keys it
-sees: alone, in a batch, prefilled in any chunking, decoded, recomputed by a trainer in a packed batch. A library picks
-its routine by shape and each adds up in another order; here shapes choose nothing:
+Owns `linear`, `grouped_linear`, `rms_norm` and `attention`. What a row gets is a function of that row, and for
+attention of the keys it sees: alone, in a batch, prefilled in any chunking, decoded, recomputed by a trainer in a
+packed batch. A library picks its routine by shape and each adds up in another order; here shapes choose nothing:
 
 - `linear` has one tile size. A program sums the whole contraction of its tile in order; nothing is split over programs,
   also where few rows leave most of a tile empty. A row of a tensor-core instruction depends on no other row.
+- `grouped_linear` is the same for rows that are sorted by expert; no tile belongs to two experts (`kernels.groups`).
 - `rms_norm` sums a row in one program, in pieces of one size.
 - `attention` cuts keys into blocks of BLOCK and splits of SPLIT, counted from the sequence's first key. A split is one
   program, blocks in order, so that a long context keeps a GPU busy with one query; then splits are merged in order.
@@ -52,6 +53,32 @@ def linear_kernel(
         sums = tl.dot(left, tl.trans(right), sums, input_precision="ieee")
     mask = (row < rows)[:, None] & (column < outputs)[None, :]
     tl.store(out + row.to(tl.int64)[:, None] * outputs + column[None, :], sums, mask=mask)
+
+
+@triton.jit
+def grouped_kernel(
+    x, weight, out, expert_T, first_T, stop_T, width, outputs,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """out[m, n] = sum over k of x[m, k] weight[expert, k, n] for one tile of an expert's rows."""
+    tile = tl.program_id(0)
+    first, stop = tl.load(first_T + tile), tl.load(stop_T + tile)
+    if first == stop:  # a spare tile
+        return
+    row = first + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    real, present = row < stop, column < outputs
+    matrix = weight + tl.load(expert_T + tile).to(tl.int64) * width * outputs
+    sums = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for start in range(0, width, DEPTH):
+        at = start + tl.arange(0, DEPTH)
+        inside = at < width
+        where = x + row.to(tl.int64)[:, None] * width + at[None, :]
+        left = tl.load(where, mask=real[:, None] & inside[None, :], other=0)
+        where = matrix + at.to(tl.int64)[:, None] * outputs + column[None, :]
+        right = tl.load(where, mask=inside[:, None] & present[None, :], other=0)
+        sums = tl.dot(left, right, sums, input_precision="ieee")
+    tl.store(out + row.to(tl.int64)[:, None] * outputs + column[None, :], sums, mask=real[:, None] & present[None, :])
 
 
 @triton.jit
@@ -149,6 +176,19 @@ def linear(x_ND: Tensor, weight_OD: Tensor) -> Tensor:
     return out.to(x_ND.dtype)
 
 
+def grouped_linear(rows_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor) -> Tensor:
+    """Each row times its expert's matrix [M, N]; rows are sorted by expert, whose rows end at `ends_E`."""
+    count, width = rows_MK.shape
+    outputs = weight_EKN.shape[2]
+    out, tiles = _result(rows_MK, count, outputs), Groups.of(ends_E, count, ROWS)
+    if count:
+        grouped_kernel[(len(tiles.expert_T), triton.cdiv(outputs, COLUMNS))](
+            _operand(rows_MK), _operand(weight_EKN), out, tiles.expert_T, tiles.first_T, tiles.stop_T, width, outputs,
+            ROWS=ROWS, COLUMNS=COLUMNS, DEPTH=DEPTH, num_warps=8,
+        )  # fmt: skip
+    return out.to(rows_MK.dtype)
+
+
 def rms_norm(x_ND: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     """[N, D], as torch's."""
     out = _result(x_ND, *x_ND.shape)
@@ -160,10 +200,17 @@ def rms_norm(x_ND: Tensor, weight_D: Tensor, eps: float) -> Tensor:
 
 
 def attention(
-    q_NHC: Tensor, k_MGC: Tensor, v_MGC: Tensor, query_ends_S: Tensor, key_ends_S: Tensor, scale: float
+    q_NHC: Tensor,
+    k_MGC: Tensor,
+    v_MGC: Tensor,
+    query_ends_S: Tensor,
+    key_ends_S: Tensor,
+    scale: float,
+    longest: int | None = None,
 ) -> Tensor:
     """Causal attention [N, H, C] of packed sequences. A sequence's queries are the last of its tokens: as many as its
-    keys where it is trained on or prefilled whole, one where it decodes.
+    keys where it is trained on or prefilled whole, one where it decodes. Who knows how many keys the `longest` has
+    says so: otherwise the device is asked.
     """
     queries, heads, channels = q_NHC.shape
     groups = k_MGC.shape[1]
@@ -175,7 +222,7 @@ def attention(
     tiles = Groups.of(query_ends_S, queries, QUERIES)
     key_ends, query_ends = key_ends_S.int(), query_ends_S.int()
     lengths = torch.diff(key_ends, prepend=key_ends.new_zeros(1))
-    splits = triton.cdiv(int(lengths.max()), SPLIT)
+    splits = triton.cdiv(int(lengths.max()) if longest is None else longest, SPLIT)
     owner_N = torch.searchsorted(query_ends, torch.arange(queries, device=out.device).int(), right=True)
     seen_N = (lengths - query_ends)[owner_N] + torch.arange(queries, device=out.device).int() + 1
     sums = torch.empty(splits, queries, heads, channels, dtype=torch.float32, device=out.device)

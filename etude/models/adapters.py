@@ -7,9 +7,9 @@ its outputs. All three hold bf16 values, and what is served is
     bf16(W + SCALE * lora_b lora_a)         W [out, in], lora_a [r, in], lora_b [out, r]
     bf16(W + SCALE * lora_a lora_b)         a stack of experts: W [E, in, out], lora_a [E, in, r], lora_b [E, r, out]
 
-computed in fp32: an element of the product is its r terms added in order, one fused multiply-add each
-(`kernels.vectors`), then scaled, then added to W, each rounded once. So any machine gets the same bits. Never trains
-anything, and knows nothing of versions.
+computed in fp32: an element of the product is its r terms added in order, rounded after each (`Kernels.low_rank`),
+then scaled, then added to W, each rounded once. So any machine and any device get the same bits. Never trains anything,
+and knows nothing of versions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from etude.errors import WeightError
-from etude.kernels import rows
+from etude.kernels.exact import EXACT
+from etude.kernels.interface import Kernels
 
 SCALE = 2.0
 """LoRA's alpha over its rank. It is no option: the learning rate moves the factors, and moves them by more."""
@@ -68,7 +69,7 @@ def ordered(weight: Tensor, inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Te
 
 
 @torch.no_grad()
-def merge(weight: Tensor, inputs: Tensor, outputs: Tensor) -> Tensor:
+def merge(weight: Tensor, inputs: Tensor, outputs: Tensor, kernels: Kernels = EXACT) -> Tensor:
     """The adapted matrix in bf16, of a weight and factors that hold bf16 values. Raises WeightError where their
     shapes do not fit.
     """
@@ -77,7 +78,7 @@ def merge(weight: Tensor, inputs: Tensor, outputs: Tensor) -> Tensor:
         shapes = ", ".join(str(tuple(each.shape)) for each in (weight, inputs, outputs))
         raise WeightError(f"a matrix and the two factors of its adapter do not fit each other: {shapes}")
     left, right = (each[None] if weight.dim() == 2 else each for each in (left, right))
-    added = rows.products(left.float().transpose(0, 1), right, right).transpose(0, 1).reshape(weight.shape)
+    added = kernels.low_rank(left.float(), right).reshape(weight.shape)
     return added.mul_(SCALE).add_(weight).bfloat16()  # three steps, each rounded: `alpha` of add_ might fuse two
 
 

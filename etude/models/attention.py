@@ -11,11 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from etude.kernels import rows
-from etude.kernels.packed_attention import packed_attention
-from etude.kernels.pointwise import rotate
+from etude.kernels.choice import HOST, Placement
 from etude.models.config import ModelConfig
-from etude.models.layers import RMSNorm
+from etude.models.layers import Layer, RMSNorm
 from etude.models.rope import Rope, halves, logit_scale
 
 LATENT_EPS = 1e-6
@@ -32,7 +30,7 @@ class Attention(Protocol):
         ...
 
 
-class GroupedAttention(nn.Module):
+class GroupedAttention(Layer):
     """Grouped-query attention (arXiv 2305.13245), with normed heads or biases if the config says so."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -48,19 +46,19 @@ class GroupedAttention(nn.Module):
 
     def forward(self, x_ND: Tensor, rope: Rope, layer: int, attention: Attention) -> Tensor:
         tokens = x_ND.shape[0]
-        q = self.q_norm(_projected(x_ND, self.q_proj).view(tokens, self.heads, self.head_width))
-        k = self.k_norm(_projected(x_ND, self.k_proj).view(tokens, self.kv_heads, self.head_width))
-        v = _projected(x_ND, self.v_proj).view(tokens, self.kv_heads, self.head_width)
-        out = attention.attend(layer, rotate(q, *rope), rotate(k, *rope), v, self.scale)
-        return rows.linear(out.reshape(tokens, -1), self.o_proj.weight)
+        q = self.q_norm(self._projected(x_ND, self.q_proj).view(tokens, self.heads, self.head_width))
+        k = self.k_norm(self._projected(x_ND, self.k_proj).view(tokens, self.kv_heads, self.head_width))
+        v = self._projected(x_ND, self.v_proj).view(tokens, self.kv_heads, self.head_width)
+        q, k = self.kernels.rotate(q, *rope), self.kernels.rotate(k, *rope)
+        out = attention.attend(layer, q, k, v, self.scale)
+        return self.kernels.linear(out.reshape(tokens, -1), self.o_proj.weight)
+
+    def _projected(self, x_ND: Tensor, linear: nn.Linear) -> Tensor:
+        out = self.kernels.linear(x_ND, linear.weight)
+        return out if linear.bias is None else out + linear.bias
 
 
-def _projected(x_ND: Tensor, linear: nn.Linear) -> Tensor:
-    out = rows.linear(x_ND, linear.weight)
-    return out if linear.bias is None else out + linear.bias
-
-
-class LatentAttention(nn.Module):
+class LatentAttention(Layer):
     """Multi-head latent attention (arXiv 2405.04434) in its absorbed form, for training and sampling alike.
 
     The up-projections of keys and values are applied to the queries and to the result instead. So every head attends
@@ -90,34 +88,35 @@ class LatentAttention(nn.Module):
         shape, tokens = self.latent, x_ND.shape[0]
         q_NHC = self._queries(x_ND).view(tokens, self.heads, -1)
         plain_NHP, turning_NHC = q_NHC.split((shape.plain_width, shape.rope_width), dim=-1)
-        narrow = rows.linear(x_ND, self.kv_a_proj_with_mqa.weight)
+        narrow = self.kernels.linear(x_ND, self.kv_a_proj_with_mqa.weight)
         latent_NR, turning_NC = narrow.split((shape.rank, shape.rope_width), dim=-1)
         up = self.kv_b_proj.weight.view(self.heads, -1, shape.rank)
         key_up_HPR, value_up_HVR = up.split((shape.plain_width, shape.value_width), dim=1)
-        absorbed_NHR = rows.products(plain_NHP, key_up_HPR, self.kv_b_proj.weight)
+        absorbed_NHR = self.kernels.products(plain_NHP, key_up_HPR, self.kv_b_proj.weight)
         q = torch.cat((absorbed_NHR, self._turn(turning_NHC, rope)), dim=-1)
         v_N1R = self.kv_a_layernorm(latent_NR)[:, None]
         k = torch.cat((v_N1R, self._turn(turning_NC[:, None], rope)), dim=-1)
         out_NHR = attention.attend(layer, q, k, v_N1R, self.scale)
-        out_NHV = rows.products(out_NHR, value_up_HVR.mT, self.kv_b_proj.weight)
-        return rows.linear(out_NHV.reshape(tokens, -1), self.o_proj.weight)
+        out_NHV = self.kernels.products(out_NHR, value_up_HVR.mT, self.kv_b_proj.weight)
+        return self.kernels.linear(out_NHV.reshape(tokens, -1), self.o_proj.weight)
 
     def _queries(self, x_ND: Tensor) -> Tensor:
         if self.latent.query_rank is None:
-            return rows.linear(x_ND, self.q_proj.weight)
-        narrow = self.q_a_layernorm(rows.linear(x_ND, self.q_a_proj.weight))
-        return rows.linear(narrow, self.q_b_proj.weight)
+            return self.kernels.linear(x_ND, self.q_proj.weight)
+        narrow = self.q_a_layernorm(self.kernels.linear(x_ND, self.q_a_proj.weight))
+        return self.kernels.linear(narrow, self.q_b_proj.weight)
 
     def _turn(self, x_NHC: Tensor, rope: Rope) -> Tensor:
-        return rotate(halves(x_NHC) if self.latent.interleaved else x_NHC, *rope)
+        return self.kernels.rotate(halves(x_NHC) if self.latent.interleaved else x_NHC, *rope)
 
 
 class PackedAttention:
     """Causal attention inside each segment of a packed axis; segments never see each other."""
 
-    def __init__(self, segment_lengths: list[int]) -> None:
-        self.lengths = segment_lengths
+    def __init__(self, segment_lengths: list[int], placement: Placement = HOST) -> None:
+        """`placement` is the decoder's (`Decoder.placement`)."""
+        self._segments = placement.kernels.segments(segment_lengths, placement.device)
 
     def attend(self, layer: int, q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, scale: float) -> Tensor:
         del layer
-        return packed_attention(q_NHC, k_NGC, v_NGV, self.lengths, scale)
+        return self._segments.attend(q_NHC, k_NGC, v_NGV, scale)

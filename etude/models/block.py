@@ -10,11 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from etude.kernels import rows
 from etude.models.attention import Attention, GroupedAttention, LatentAttention
 from etude.models.config import ModelConfig
 from etude.models.experts import MixtureOfExperts, Routed
-from etude.models.layers import RMSNorm, SwiGLU
+from etude.models.layers import Layer, RMSNorm, SwiGLU
 from etude.models.rope import Rope
 
 
@@ -38,7 +37,7 @@ class Block(nn.Module):
         return x_ND + out_ND, routed
 
 
-class FurtherToken(nn.Module):
+class FurtherToken(Layer):
     """A block over what the decoder made of a token, joined with the token that comes next. Its attention is over such
     pairs; a pair has the position of its first token.
     """
@@ -56,4 +55,4 @@ class FurtherToken(nn.Module):
     ) -> tuple[Tensor, Routed | None]:
         """`next_ND` are embeddings; returns hidden states before `norm`, which stand for the pairs' second tokens."""
         joined_ND = torch.cat((self.token_norm(next_ND), self.hidden_norm(hidden_ND)), dim=-1)
-        return self.block(rows.linear(joined_ND, self.join.weight), rope, attention, None, float("inf"))
+        return self.block(self.kernels.linear(joined_ND, self.join.weight), rope, attention, None, float("inf"))

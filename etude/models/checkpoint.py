@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from etude.errors import CheckpointError
+from etude.kernels.choice import Placement, of_process
 from etude.models import files
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
@@ -99,12 +100,16 @@ def write_config(directory: Path, config: ModelConfig, dtype: torch.dtype) -> No
     (directory / files.CONFIG).write_text(json.dumps(published, indent=2) + "\n")
 
 
-def load_checkpoint(directory: Path, dtype: torch.dtype = torch.float32) -> tuple[Decoder, Tokenizer]:
-    """Decoder and tokenizer of a published checkpoint, sharded or not. What does not fit is refused before anything is
-    allocated. From then on the process gives large arrays back at once (`models.heap`)."""
+def load_checkpoint(
+    directory: Path, dtype: torch.dtype = torch.float32, placement: Placement | None = None
+) -> tuple[Decoder, Tokenizer]:
+    """Decoder and tokenizer of a published checkpoint, sharded or not, placed as this process was told where nobody
+    says. What does not fit is refused before anything is allocated. From then on the process gives large arrays back at
+    once (`models.heap`)."""
+    placement = placement or of_process()
     config, held = _read(directory)
     tokenizer = load_tokenizer(directory)
-    decoder = Decoder(config)
+    decoder = Decoder(config).place(placement)
     give_back_large_arrays(decoder)
     for parameter in decoder.parameters():  # buffers stay fp32
         parameter.data = parameter.data.to(dtype)
@@ -116,7 +121,7 @@ def load_checkpoint(directory: Path, dtype: torch.dtype = torch.float32) -> tupl
                 if name in wanted:
                     wanted[name].copy_(file.get_tensor(name))
                 else:
-                    found[name] = file.get_tensor(name).to(dtype)
+                    found[name] = file.get_tensor(name).to(placement.device, dtype)
     for copy, tensor in found.items():
         _require_same(directory, copy, copies[copy], torch.equal(tensor, wanted[copies[copy]]))
     return decoder, tokenizer

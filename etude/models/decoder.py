@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from etude.kernels import rows
+from etude.kernels.choice import Placement
 from etude.models.attention import Attention
 from etude.models.block import Block, FurtherToken
 from etude.models.config import ModelConfig
 from etude.models.experts import ExpertProduct, MixtureOfExperts, Routed
-from etude.models.layers import RMSNorm
+from etude.models.layers import Layer, RMSNorm
 from etude.models.rope import rope_tables
 
 
@@ -38,7 +38,7 @@ class DecoderOutput(NamedTuple):
     routing: Routing
 
 
-class Decoder(nn.Module):
+class Decoder(Layer):
     """Token ids in, hidden states and routes out; `logits` turns the hidden states one needs into fp32 logits."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -63,7 +63,7 @@ class Decoder(nn.Module):
         `recompute` a backward keeps only what goes into each block, and computes the block once more.
         """
         x_ND = self.embed(token_ids_N)
-        rope = rope_tables(positions_N, self.config)
+        rope = rope_tables(positions_N, self.config, self.kernels)
         done: list[Routed] = []
         for block in self.blocks:
             replay_NK = replay_NLK[:, len(done)] if replay_NLK is not None and block.routes else None
@@ -88,7 +88,7 @@ class Decoder(nn.Module):
     def logits(self, hidden_MD: Tensor) -> Tensor:
         """fp32 logits [M, V] of the rows asked for."""
         weight = self.embed.weight if self.head is None else self.head.weight
-        return rows.linear(hidden_MD.float(), weight)
+        return self.kernels.linear(hidden_MD.float(), weight)
 
     def look_further(
         self, next_ids_N: Tensor, hidden_ND: Tensor, positions_N: Tensor, attention: Attention
@@ -97,12 +97,26 @@ class Decoder(nn.Module):
         further still, what this returned for the pair before; `further_logits` is for its rows.
         """
         assert self.further is not None
-        return self.further(self.embed(next_ids_N), hidden_ND, rope_tables(positions_N, self.config), attention)
+        return self.further(
+            self.embed(next_ids_N), hidden_ND, rope_tables(positions_N, self.config, self.kernels), attention
+        )
 
     def further_logits(self, hidden_MD: Tensor) -> Tensor:
         """fp32 logits [M, V] of what `look_further` returned."""
         assert self.further is not None
         return self.logits(self.further.norm(hidden_MD))
+
+    def place(self, placement: Placement) -> Decoder:
+        """Compute there and so from now on; returns itself. To be called before anybody holds its parameters."""
+        for module in self.modules():
+            if isinstance(module, Layer):
+                module.kernels = placement.kernels
+        return self.to(placement.device)
+
+    @property
+    def placement(self) -> Placement:
+        """Where all that goes in must lie."""
+        return Placement(self.kernels, self.embed.weight.device)
 
     def set_expert_product(self, product: ExpertProduct) -> None:
         """Multiply tokens with their experts' matrices in this way from now on (`kernels.low_precision`)."""

@@ -20,7 +20,7 @@ def set_expert_format(decoder: Decoder, form: ExpertFormat) -> ExpertLinear | No
     if form == "plain":
         return None
     require_expert_format(decoder.config, form)
-    product = ExpertLinear(form)
+    product = ExpertLinear(form, decoder.kernels.block_scaled)
     decoder.set_expert_product(product)
     return product
 

@@ -7,17 +7,16 @@ Does not know which layer it is in. Shapes: K experts a token, E experts, F expe
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from etude.kernels import experts as exact
-from etude.kernels import rows
-from etude.kernels.pointwise import sigmoid
+from etude.kernels.torch_kernels import Choices
 from etude.models.config import ModelConfig
-from etude.models.layers import SwiGLU
+from etude.models.layers import Layer, SwiGLU
 
 
 class Routed(NamedTuple):
@@ -35,7 +34,7 @@ class ExpertProduct(Protocol):
         ...
 
 
-class MixtureOfExperts(nn.Module):
+class MixtureOfExperts(Layer):
     """Top-k routed SwiGLU experts. Weights of all experts are stacked, so one tensor is one optimizer parameter.
 
     `selection_bias` is a buffer: it is set by whoever made the checkpoint, stays fp32 and learns from no gradient.
@@ -60,9 +59,10 @@ class MixtureOfExperts(nn.Module):
         implausible, and replaced by the best of the router's own that the token does not have yet, if with
         `replay_margin` more in its logit it would still lose to the router's own last choice.
         """
-        logits_NE = rows.linear(x_ND.float(), self.router.weight)  # fp32: near-ties must not depend on dtype
+        logits_NE = self.kernels.linear(x_ND.float(), self.router.weight)  # fp32: near-ties must not depend on dtype
         gates_NK, routed = self.route(logits_NE, replay_NK, replay_margin)
-        out_ND = run_experts(x_ND, routed.experts_NK, gates_NK, self.gate_up, self.down, self.product)
+        run = self.kernels.run_experts if self.product is None else partial(run_by_product, self.product)
+        out_ND = run(x_ND, routed.experts_NK, gates_NK, self.gate_up, self.down)
         if self.shared is not None:
             out_ND = out_ND + self.shared(x_ND)
         return out_ND, routed
@@ -74,7 +74,7 @@ class MixtureOfExperts(nn.Module):
         if self.config.router == "softmax":
             scores_NE, choice_NE = logits_NE.softmax(dim=-1), logits_NE
         else:
-            scores_NE = sigmoid(logits_NE)
+            scores_NE = self.kernels.sigmoid(logits_NE)
             choice_NE = self._of_best_groups(scores_NE + self.selection_bias)
         own_NK, experts_NK = choice_NE.topk(self.config.experts_per_token, dim=-1)
         if replay_NK is not None:
@@ -111,39 +111,30 @@ class MixtureOfExperts(nn.Module):
 def replayed(replay_NK: Tensor, keep_NK: Tensor, choice_NE: Tensor) -> Tensor:
     """The experts to keep and, in place of the others, those that a token's router ranks best among the rest."""
     whole_N1 = keep_NK.all(dim=1, keepdim=True)
-    if whole_N1.all():
-        return replay_NK
     kept_NE = torch.zeros_like(choice_NE).scatter_add(1, replay_NK.clamp(min=0), keep_NK.to(choice_NE.dtype)) > 0
     filled_NK = choice_NE.masked_fill(kept_NE, math.inf).topk(replay_NK.shape[1], dim=-1).indices
     return torch.where(whole_N1, replay_NK, filled_NK)  # replayed experts keep their order: gates are added up in it
 
 
-def run_experts(
+def run_by_product(
+    product: ExpertProduct,
     x_ND: Tensor,
     experts_NK: Tensor,
     gates_NK: Tensor,
     gate_up_EDF: Tensor,
     down_EFD: Tensor,
-    product: ExpertProduct | None = None,
 ) -> Tensor:
-    """Send each token through its experts and add the results, weighted by the gates. Tokens are grouped by expert.
-
-    With a `product` of one's own, or on another device than the CPU, a token's bits depend on who shares its experts.
-    """
-    if product is None and x_ND.is_cpu:
-        return exact.run_experts(x_ND, experts_NK, gates_NK, gate_up_EDF, down_EFD)
-    product, gates_NK = product or multiply_by_expert, gates_NK.to(x_ND.dtype)
-    top_k = experts_NK.shape[1]
-    by_expert = experts_NK.flatten().argsort(stable=True)
-    token_of = by_expert // top_k
-    counts_E = torch.bincount(experts_NK.flatten(), minlength=gate_up_EDF.shape[0])
-    gate, up = product(x_ND[token_of], gate_up_EDF, counts_E).chunk(2, dim=-1)
+    """`Kernels.run_experts` with a product of one's own: a token's bits depend on who shares its experts."""
+    chosen = Choices.of(experts_NK, len(gate_up_EDF))
+    counts_E = chosen.ends_E.diff(prepend=chosen.ends_E.new_zeros(1))
+    token_S = chosen.order_S // chosen.top_k
+    gate, up = product(x_ND[token_S], gate_up_EDF, counts_E).chunk(2, dim=-1)
     outputs = product(F.silu(gate) * up, down_EFD, counts_E)
-    weighted = outputs * gates_NK.flatten()[by_expert, None]
-    return torch.zeros_like(x_ND).index_add(0, token_of, weighted)
+    weighted = outputs * gates_NK.to(x_ND.dtype).flatten()[chosen.order_S, None]
+    return torch.zeros_like(x_ND).index_add(0, token_S, weighted)
 
 
 def multiply_by_expert(rows_MK: Tensor, weight_EKN: Tensor, counts_E: Tensor) -> Tensor:
-    """The `ExpertProduct` in the operands' own dtype."""
+    """The plainest `ExpertProduct`, in the operands' own dtype, expert by expert: what others are compared with."""
     parts = rows_MK.split(counts_E.tolist())
     return torch.cat([part @ weight_EKN[expert] for expert, part in enumerate(parts) if len(part)])

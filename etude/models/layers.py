@@ -1,25 +1,34 @@
-"""The layers that every decoder shares: the norm and the dense feed-forward."""
+"""The layers that every decoder shares: the norm and the dense feed-forward, and what they compute with.
+
+Owns `Layer`, the base of all that computes: its kernels are those of its decoder (`Decoder.place`).
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from etude.kernels import rows
-from etude.kernels.pointwise import rms_norm, swiglu
+from etude.kernels.exact import EXACT
+from etude.kernels.interface import Kernels
 
 
-class RMSNorm(nn.Module):
+class Layer(nn.Module):
+    """A part of a decoder."""
+
+    kernels: Kernels = EXACT
+
+
+class RMSNorm(Layer):
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
+        return self.kernels.rms_norm(x, self.weight, self.eps)
 
 
-class SwiGLU(nn.Module):
+class SwiGLU(Layer):
     """A gated feed-forward; gate and up-projection are one matrix, the gate's rows first."""
 
     def __init__(self, width: int, inner_width: int) -> None:
@@ -28,4 +37,5 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(inner_width, width, bias=False)
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        return rows.linear(swiglu(rows.linear(x_ND, self.gate_up.weight)), self.down.weight)
+        hidden_NF = self.kernels.linear(x_ND, self.gate_up.weight)
+        return self.kernels.linear(self.kernels.swiglu(hidden_NF), self.down.weight)

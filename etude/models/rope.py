@@ -3,7 +3,8 @@
 
 Owns the tables of cosines and sines, and the two scales that YaRN asks for; `kernels.pointwise` turns. Everything is
 computed in fp32, in the published order of operations: an angle is a position times a frequency, so that the last bit
-of a frequency is many bits of a late position's angle.
+of a frequency is many bits of a late position's angle. On a host cosines come from a table, so that a position's have
+the same bits in each batch; a device, which nobody asks for its last position, computes them where they are used.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from etude.kernels.interface import Kernels
 from etude.models.config import BandsConfig, ModelConfig, YarnConfig
 
 Rope = tuple[Tensor, Tensor]
@@ -22,12 +24,25 @@ TABLE = 1024
 """Positions whose angles are computed at once: a cosine may have other bits in a batch of another size."""
 
 
-def rope_tables(positions_N: Tensor, config: ModelConfig) -> Rope:
+def rope_tables(positions_N: Tensor, config: ModelConfig, kernels: Kernels) -> Rope:
     """The tables of these positions."""
-    count = int(positions_N.max()) // TABLE + 1
-    cos, sin = _tables(config.rope_width, config.rope_theta, config.yarn or config.bands, count)
-    where = positions_N.to(cos.device)
-    return cos[where].to(positions_N.device), sin[where].to(positions_N.device)
+    how = config.rope_width, config.rope_theta, config.yarn or config.bands
+    if kernels.on_host:
+        cos, sin = _tables(*how, int(positions_N.max()) // TABLE + 1)
+        return cos[positions_N], sin[positions_N]
+    frequencies, amplitude = _on_device(*how, positions_N.device)
+    angles = positions_N[:, None] * frequencies
+    return angles.cos() * amplitude, angles.sin() * amplitude
+
+
+@lru_cache(maxsize=8)
+def _on_device(
+    width: int, theta: float, stretched: YarnConfig | BandsConfig | None, device: torch.device
+) -> tuple[Tensor, float]:
+    """Frequencies [C / 2], and what cosines and sines are multiplied by."""
+    amplitude = _amplitude(stretched) if isinstance(stretched, YarnConfig) else 1.0
+    with torch.inference_mode(False):
+        return _frequencies(width, theta, stretched).to(device), amplitude
 
 
 @lru_cache(maxsize=8)

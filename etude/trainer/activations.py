@@ -9,6 +9,8 @@ nothing. Owns the two limits. Never knows of losses.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -35,15 +37,24 @@ def sampled_logprobs(
             entropies_R = -(logprobs_RV.exp() * logprobs_RV).sum(-1)
         return logprobs_RV.gather(1, ids_R[:, None]).squeeze(1), entropies_R
 
-    rows = max(1, VOCABULARY_BYTES // (4 * policy.config.vocab_size))
-    if len(ids_S) <= rows:
-        return of(hidden_SD, ids_S)
+    logps_S, entropies_S = by_rows(policy, of, hidden_SD, ids_S)
+    return logps_S, entropies_S
+
+
+def by_rows(
+    policy: Decoder, of: Callable[..., tuple[Tensor, ...]], *rows: Tensor, whole_on_host: bool = False
+) -> tuple[Tensor, ...]:
+    """What `of` makes of these rows, some at a time, as it has logits of them all: so many that these fit. The head's
+    gradient, a sum over the parts, has other bits then: with `whole_on_host` kernels of the host take all at once.
+    """
+    most = max(1, VOCABULARY_BYTES // (4 * policy.config.vocab_size))
+    if len(rows[0]) <= most or (whole_on_host and policy.kernels.on_host):
+        return of(*rows)
     parts = [
-        checkpoint(of, hidden_RD, ids_R, use_reentrant=False, preserve_rng_state=False)
-        for hidden_RD, ids_R in zip(hidden_SD.split(rows), ids_S.split(rows), strict=True)
+        checkpoint(of, *some, use_reentrant=False, preserve_rng_state=False)
+        for some in zip(*(each.split(most) for each in rows), strict=True)
     ]
-    logps, entropies = zip(*parts, strict=True)
-    return torch.cat(logps), torch.cat(entropies)
+    return tuple(map(torch.cat, zip(*parts, strict=True)))
 
 
 def recomputes_blocks(config: ModelConfig, tokens: int) -> bool:

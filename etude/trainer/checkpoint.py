@@ -134,7 +134,7 @@ def load(path: Path) -> dict[str, Any]:
                     f"{path}: torn or corrupt (its hash does not match); delete it and the one before it is used"
                 )
             payload = _Payload(file, len(_MAGIC) + _DIGEST)
-            return torch.load(payload, weights_only=True)  # ty: ignore[invalid-argument-type]
+            return torch.load(payload, "cpu", weights_only=True)  # ty: ignore[invalid-argument-type]
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from None
 

@@ -2,19 +2,18 @@
 
 Owns `GradientClip`: the norms of the last steps, and the cut. Muon and AdamW divide a gradient's scale out, so that a
 fixed limit would do nothing: what they do not divide out is one gradient beside the others, of which their momentum is
-the mean. One spike fills it for tens of steps. Knows nothing of models, losses or optimizers.
+the mean. One spike fills it for tens of steps. All of it happens where the gradients lie: nobody waits to read a norm.
+Knows nothing of models, losses or optimizers.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 WINDOW = 16
 """Steps whose norms a new one is compared with: few enough to follow a run, and half of them can be spikes."""
@@ -23,12 +22,17 @@ FEWEST = 4
 
 
 class Clipped(NamedTuple):
-    """What became of one step's gradient."""
+    """What became of one step's gradient: scalars, where the gradient is."""
 
-    norm: float
+    norm: Tensor
     """As it was; not always finite."""
-    acted: bool
+    acted: Tensor
     """Whether it was cut."""
+
+    @property
+    def lost(self) -> Tensor:
+        """Whether the gradient is not finite, and nothing can be learnt from it."""
+        return ~self.norm.isfinite()
 
 
 class GradientClip:
@@ -37,7 +41,8 @@ class GradientClip:
     def __init__(self, multiple: float) -> None:
         """`multiple` is above 1; inf cuts nothing."""
         self.multiple = multiple
-        self._norms: deque[float] = deque(maxlen=WINDOW)
+        self._norms_W = torch.full((WINDOW,), math.nan, dtype=torch.float64)
+        """The newest last; NaN where none is known yet."""
 
     @torch.no_grad()
     def cut(self, parameters: Iterable[nn.Parameter]) -> Clipped:
@@ -46,20 +51,28 @@ class GradientClip:
         nor remembered.
         """
         gradients = [each.grad for each in parameters if each.grad is not None]
-        norm = float(torch.nn.utils.get_total_norm(gradients))
-        if not (math.isfinite(norm) and norm > 0):
-            return Clipped(norm, False)
-        limit = self.multiple * statistics.median(self._norms) if len(self._norms) >= FEWEST else math.inf
-        self._norms.append(norm)
-        if norm <= limit:
-            return Clipped(norm, False)
+        norm = torch.nn.utils.get_total_norm(gradients).double()
+        usual_W = self._norms_W = self._norms_W.to(norm.device)
+        limit = self.multiple * _median(usual_W)
+        known = norm.isfinite() & (norm > 0)
+        acted = known & (usual_W.isfinite().sum() >= FEWEST) & (norm > limit)
+        share = torch.where(acted, limit / norm, 1.0).float()
         for gradient in gradients:
-            gradient.mul_(limit / norm)
-        return Clipped(norm, True)
+            gradient.mul_(share)
+        self._norms_W = torch.where(known, torch.cat((usual_W[1:], norm[None])), usual_W)
+        return Clipped(norm, acted)
 
     def state_dict(self) -> list[float]:
         """What a resumed trainer goes on comparing with."""
-        return list(self._norms)
+        return [norm for norm in self._norms_W.tolist() if not math.isnan(norm)]
 
     def load_state_dict(self, norms: Sequence[float]) -> None:
-        self._norms = deque(norms, maxlen=WINDOW)
+        kept = list(norms)[-WINDOW:]
+        self._norms_W = torch.tensor([math.nan] * (WINDOW - len(kept)) + kept, dtype=torch.float64)
+
+
+def _median(norms_W: Tensor) -> Tensor:
+    """Of those that are known, of an even number the mean of the two in the middle."""
+    ordered_W, count = norms_W.sort().values, norms_W.isfinite().sum()  # NaN is sorted behind all else
+    middle = torch.stack(((count - 1).clamp(min=0) // 2, count // 2))
+    return ordered_W.index_select(0, middle).mean()

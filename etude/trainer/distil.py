@@ -20,40 +20,46 @@ from torch import Tensor
 from etude.models.attention import PackedAttention
 from etude.models.decoder import Decoder
 from etude.records import Ints
+from etude.trainer.activations import by_rows
 from etude.trainer.feedback import HintExample
+from etude.trainer.losses import Figure
 
 
-def distillation_loss(teacher_TV: Tensor, student_TV: Tensor, weight: float) -> Tensor:
-    """From log-probabilities; gradients flow into the student alone."""
+def token_divergences(teacher_TV: Tensor, student_TV: Tensor) -> Tensor:
+    """KL(p || q) of each token, from log-probabilities; gradients flow into the student alone."""
     fixed_TV = teacher_TV.detach()
-    return weight * (fixed_TV.exp() * (fixed_TV - student_TV)).sum(-1).mean()
+    return (fixed_TV.exp() * (fixed_TV - student_TV)).sum(-1)
 
 
-def distil_hints(policy: Decoder, hints: Sequence[HintExample], temperature: float, weight: float) -> dict[str, float]:
+def distil_hints(policy: Decoder, hints: Sequence[HintExample], temperature: float, weight: float) -> dict[str, Figure]:
     """Add the hints' gradients to the policy's; returns what was taught, nothing for no hints."""
     if not hints:
         return {}
     lengths = [hint.length for hint in hints]
     with torch.no_grad():
-        teacher_TV = _message_logprobs(policy, [hint.hinted_ids for hint in hints], lengths, temperature)
-    loss = distillation_loss(
-        teacher_TV, _message_logprobs(policy, [hint.token_ids for hint in hints], lengths, temperature), weight
-    )
+        taught_TD = _message_states(policy, [hint.hinted_ids for hint in hints], lengths)
+    learning_TD = _message_states(policy, [hint.token_ids for hint in hints], lengths)
+
+    def divergence(taught_RD: Tensor, learning_RD: Tensor) -> tuple[Tensor]:
+        with torch.no_grad():
+            teacher_RV = torch.log_softmax(policy.logits(taught_RD) / temperature, dim=-1)
+        student_RV = torch.log_softmax(policy.logits(learning_RD) / temperature, dim=-1)
+        return (token_divergences(teacher_RV, student_RV),)
+
+    (kl_T,) = by_rows(policy, divergence, taught_TD, learning_TD, whole_on_host=True)
+    loss = weight * kl_T.mean()
     loss.backward()
-    return {
-        "hints": float(len(hints)),
-        "hint_tokens": float(sum(lengths)),
-        "hint_kl": float(loss.detach()) / weight,
-    }
+    return {"hints": float(len(hints)), "hint_tokens": float(sum(lengths)), "hint_kl": kl_T.detach().mean()}
 
 
-def _message_logprobs(policy: Decoder, contexts: Sequence[Ints], lengths: Sequence[int], temperature: float) -> Tensor:
-    """Log-probabilities [T, V] of the last tokens of each context, whatever they are: of all that could stand there."""
+def _message_states(policy: Decoder, contexts: Sequence[Ints], lengths: Sequence[int]) -> Tensor:
+    """Hidden states [T, D] that the last tokens of each context are predicted from."""
     ends = np.cumsum([len(ids) for ids in contexts])
     predicting = np.concatenate(
         [np.arange(end - length - 1, end - 1) for end, length in zip(ends, lengths, strict=True)]
     )
-    positions = torch.cat([torch.arange(len(ids)) for ids in contexts])
-    ids = torch.from_numpy(np.concatenate(contexts)).long()
-    output = policy(ids, positions, PackedAttention([len(each) for each in contexts]))
-    return torch.log_softmax(policy.logits(output.hidden_ND[torch.from_numpy(predicting)]) / temperature, dim=-1)
+    place = policy.placement
+    positions = torch.cat([torch.arange(len(ids)) for ids in contexts]).to(place.device)
+    ids = torch.from_numpy(np.concatenate(contexts)).to(place.device).long()
+    output = policy(ids, positions, PackedAttention([len(each) for each in contexts], place))
+    return output.hidden_ND.index_select(0, torch.from_numpy(predicting).to(place.device))

@@ -17,6 +17,7 @@ from etude.models.state import round_to_bf16
 from etude.trainer.clipping import GradientClip
 from etude.trainer.config import FinetuneConfig
 from etude.trainer.documents import Document, Mixture, ShuffledSource
+from etude.trainer.figures import read
 from etude.trainer.optimizers import build_optimizer
 from etude.trainer.supervised import supervised_loss
 
@@ -35,7 +36,7 @@ def finetune(
     if cpu_seconds <= 0:
         raise ConfigError("fine-tuning: its demonstrations have used up its CPU time; give it more seconds")
     torch.set_num_threads(config.threads)
-    optimizer = build_optimizer(decoder.named_parameters(), config.optimizer)
+    optimizer = build_optimizer(decoder.named_parameters(), config.optimizer, decoder.placement)
     clip = GradientClip(config.gradient_clip)
     mixture = Mixture({"demonstrations": ShuffledSource(documents, seed)}, seed)
     started = time.process_time()
@@ -45,14 +46,16 @@ def finetune(
         drawn = mixture.draw({"demonstrations": 1.0}, steps, config.tokens_per_step, decoder.config.max_context)
         losses = supervised_loss(decoder, drawn, config.observation_weight, config.balance)
         losses.total.backward()
-        clipped += clip.cut(decoder.parameters()).acted
+        gradient = clip.cut(decoder.parameters())
         optimizer.set_scale(min(1.0, (spent + 1e-3) / config.warmup_share, (1 - spent) / (1 - config.warmup_share)))
         optimizer.step()
         optimizer.zero_grad()
+        loss, said, acted = read([losses.total, losses.next_token, gradient.acted])
+        clipped += int(acted)
         steps, tokens = steps + 1, tokens + sum(len(document.token_ids) for document in drawn)
         last = {
-            "loss": losses.total.item(),
-            "said_loss": losses.next_token,
+            "loss": loss,
+            "said_loss": said,
             "steps": float(steps),
             "tokens": float(tokens),
             "clipped_steps": float(clipped),

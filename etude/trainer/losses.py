@@ -35,6 +35,9 @@ from torch import Tensor
 from etude.records import Batch, Floats
 from etude.trainer.config import LossConfig, MaskName
 
+Figure = Tensor | float
+"""A number of a step, perhaps not known to the host yet."""
+
 
 class BehaviourData(NamedTuple):
     """What is known of a piece's sampled tokens apart from the policy that is trained."""
@@ -48,14 +51,21 @@ class BehaviourData(NamedTuple):
     """Which segment each is of, counted from 0 within the piece."""
     reference_S: Tensor | None = None
     """Log-probabilities by the frozen reference, where there is one."""
+    segments: int | None = None
+    """How many segments there are; None: as many as the largest number says, which is looked up."""
+
+    @property
+    def segment_count(self) -> int:
+        return int(self.segments_S.max()) + 1 if self.segments is None else self.segments
 
 
 class LossTerms(NamedTuple):
-    """The sum to differentiate, already normalised, and what to log (sums over tokens, so that pieces add up)."""
+    """The sum to differentiate, already normalised, and what to log (sums over tokens, so that pieces add up): scalars
+    that stay where they were computed, so that no step waits for them."""
 
     loss: Tensor
-    sums: dict[str, float]
-    max_abs_dlogp: float
+    sums: dict[str, Figure]
+    max_abs_dlogp: Tensor
     drift_M: Tensor
     """Mean logp - behaviour logp of each segment: what the gate looks at."""
     k3_S: Tensor
@@ -75,7 +85,7 @@ class PolicyRatios(NamedTuple):
 def policy_loss(logps_S: Tensor, entropies_S: Tensor, sampled: BehaviourData, config: LossConfig) -> LossTerms:
     """The loss of a piece of a batch; the losses of all pieces add up to the batch's."""
     delta_S = (logps_S - sampled.behaviour_S).detach()
-    drift_M = segment_means(delta_S, sampled.segments_S)
+    drift_M = segment_means(delta_S, sampled)
     weights_S = delta_S.exp() if config.weight == "token" else drift_M.exp()[sampled.segments_S]
     gated_M = _gated_segments(drift_M, config)
     shares_S = sampled.shares_S * ~gated_M[sampled.segments_S]
@@ -86,9 +96,9 @@ def policy_loss(logps_S: Tensor, entropies_S: Tensor, sampled: BehaviourData, co
     loss = -(clamped_S * advantages_S * logps_S * ~dropped_S * shares_S).sum()
     loss = loss + _regularisers(logps_S, entropies_S, sampled, clamped_S, shares_S, config)
     sums = _acted(ratios, dropped_S, entropies_S, sampled, shares_S, config)
-    sums["gated"] = float(gated_M.sum())
+    sums["gated"] = gated_M.sum()
     if sampled.reference_S is not None:
-        sums["reference_k1"] = float((ratios.logps_S - sampled.reference_S).sum())
+        sums["reference_k1"] = (ratios.logps_S - sampled.reference_S).sum()
     return with_diagnostics(loss, logps_S, entropies_S, sampled, sums)
 
 
@@ -97,37 +107,42 @@ def with_diagnostics(
     logps_S: Tensor,
     entropies_S: Tensor,
     sampled: BehaviourData,
-    sums: Mapping[str, float] = MappingProxyType({}),
+    sums: Mapping[str, Figure] = MappingProxyType({}),
 ) -> LossTerms:
     """What every formula hands back: its loss, how far the policy stands from the sampler, and what it has counted."""
     delta_S = (logps_S - sampled.behaviour_S).detach()
-    weights_S, drift_M = delta_S.exp(), segment_means(delta_S, sampled.segments_S)
+    weights_S, drift_M = delta_S.exp(), segment_means(delta_S, sampled)
     k3_S = weights_S - 1 - delta_S
-    metrics = {
+    metrics: dict[str, Figure] = {
         "tokens": float(len(delta_S)),
         "segments": float(len(drift_M)),
-        "entropy": float(entropies_S.detach().sum()),
-        "weight": float(weights_S.sum()),
-        "weight_squared": float(weights_S.square().sum()),
-        "k1": float(-delta_S.sum()),
-        "k3": float(k3_S.sum()),
-        "abs_dlogp": float(delta_S.abs().sum()),
-        "over_ln2": float((delta_S.abs() > math.log(2)).sum()),
+        "entropy": entropies_S.detach().sum(),
+        "weight": weights_S.sum(),
+        "weight_squared": weights_S.square().sum(),
+        "k1": -delta_S.sum(),
+        "k3": k3_S.sum(),
+        "abs_dlogp": delta_S.abs().sum(),
+        "over_ln2": (delta_S.abs() > math.log(2)).sum(),
     }
-    largest = float(delta_S.abs().max()) if len(delta_S) else 0.0
-    return LossTerms(loss, metrics | dict(sums), largest, drift_M, k3_S)
+    return LossTerms(loss, metrics | dict(sums), largest(delta_S.abs()), drift_M, k3_S)
 
 
-def segment_means(values_S: Tensor, segments_S: Tensor) -> Tensor:
-    """The mean of each segment's values."""
-    counts_M = torch.bincount(segments_S)
-    return torch.zeros(len(counts_M), dtype=values_S.dtype).index_add(0, segments_S, values_S) / counts_M
+def largest(values: Tensor) -> Tensor:
+    """0 of none."""
+    return values.max() if len(values) else values.new_zeros(())
 
 
-def trimmed_mean(values: Floats, share: float) -> float:
+def segment_means(values_S: Tensor, sampled: BehaviourData) -> Tensor:
+    """The mean of each segment's values [M]."""
+    sums_M = values_S.new_zeros(sampled.segment_count)
+    counts_M = sums_M.index_add(0, sampled.segments_S, torch.ones_like(values_S))
+    return sums_M.index_add(0, sampled.segments_S, values_S) / counts_M
+
+
+def trimmed_mean(values_S: Tensor, share: float) -> Tensor:
     """The mean of all values but the largest `share` of them, at least one; of a single value, that."""
-    kept = max(1, len(values) - math.ceil(len(values) * share))
-    return float(np.partition(values, kept - 1)[:kept].mean(dtype=np.float64))
+    kept = max(1, len(values_S) - math.ceil(len(values_S) * share))
+    return values_S.double().sort().values[:kept].mean()
 
 
 def shares_of(batch: Batch, config: LossConfig) -> Floats:
@@ -178,7 +193,7 @@ def _acted(
     sampled: BehaviourData,
     shares_S: Tensor,
     config: LossConfig,
-) -> dict[str, float]:
+) -> dict[str, Figure]:
     """At how many tokens each switch has changed what is trained: none where it is off, and none of those that weigh
     nothing or that another switch has taken out.
     """
@@ -198,7 +213,7 @@ def _acted(
         "broadened": trained_S & (entropies_S > 0) if config.entropy_bonus else none_S,
         "from_reference": pulled_S,
     }
-    return {name: float(tokens_S.sum()) for name, tokens_S in acted.items()}
+    return {name: tokens_S.sum() for name, tokens_S in acted.items()}
 
 
 def _regularisers(
@@ -212,7 +227,7 @@ def _regularisers(
     """The terms beside the policy gradient. k2 and k3 are expectations under the policy and weigh the sampler's tokens
     like the policy gradient, so that k2 pulls as k1 does.
     """
-    total = torch.zeros(())
+    total = logps_S.new_zeros(())
     if config.entropy_bonus:
         total = total - config.entropy_bonus * (entropies_S * shares_S).sum()
     if config.kl is not None and config.kl.estimator != "k1":

@@ -21,11 +21,13 @@ from pydantic import Field, model_validator
 from etude.config import Config
 from etude.durable import append_whole, write_whole
 from etude.errors import CheckpointError, ConfigError
+from etude.kernels.choice import of_process
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.trainer.clipping import GradientClip
 from etude.trainer.config import OptimizerConfig
 from etude.trainer.documents import Mixture, Source
+from etude.trainer.figures import read
 from etude.trainer.optimizers import build_optimizer
 from etude.trainer.supervised import supervised_loss
 
@@ -76,10 +78,11 @@ class Midtraining:
         self.decoder = decoder or Decoder(config.model)
         if decoder is None:
             self.decoder.initialise(config.seed)
+            self.decoder.place(of_process())
         wanted = {name for stage in config.stages for name in stage.mixture}
         if absent := sorted(wanted - sources.keys()):
             raise ConfigError(f"midtraining.stages: no source {absent[0]}; there are {', '.join(sorted(sources))}")
-        self.optimizer = build_optimizer(self.decoder.named_parameters(), config.optimizer)
+        self.optimizer = build_optimizer(self.decoder.named_parameters(), config.optimizer, self.decoder.placement)
         self.clip = GradientClip(config.gradient_clip)
         self.mixture = Mixture(sources, config.seed)
         self.step_count = 0
@@ -116,11 +119,12 @@ class Midtraining:
         self.optimizer.set_scale(scale)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        found = [losses.total, losses.next_token, losses.further, *gradient]
+        loss, said, further, norm, clipped = read(found)
         self.step_count += 1
         self.tokens += sum(len(document.token_ids) for document in documents)
-        metrics = {"loss": losses.total.item(), "said_loss": losses.next_token}
-        metrics |= {"grad_norm": gradient.norm, "clipped": gradient.acted, "lr_scale": scale}
-        return metrics | ({"further_loss": losses.further} if config.further_weight else {})
+        metrics = {"loss": loss, "said_loss": said, "grad_norm": norm, "clipped": bool(clipped), "lr_scale": scale}
+        return metrics | ({"further_loss": further} if config.further_weight else {})
 
     def save(self, path: Path) -> None:
         """Atomic: the old checkpoint stays until the new one is whole."""
@@ -138,7 +142,7 @@ class Midtraining:
 
     def load(self, path: Path) -> None:
         try:
-            state = torch.load(path, weights_only=True)
+            state = torch.load(path, "cpu", weights_only=True)
             self.decoder.load_state_dict(state["decoder"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.clip.load_state_dict(state["norms"])

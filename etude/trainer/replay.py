@@ -14,6 +14,7 @@ from etude.errors import EtudeError
 from etude.models.config import ModelConfig
 from etude.models.decoder import Routing
 from etude.records import Batch
+from etude.trainer.losses import Figure
 
 REMEDY = "let the engine return the routes of this model, or set trainer.router_replay = false"
 
@@ -39,13 +40,13 @@ def require_routes(batch: Batch, model: ModelConfig) -> None:
         )
 
 
-def replayed_routes(piece: Batch) -> Tensor:
+def replayed_routes(piece: Batch, device: torch.device) -> Tensor:
     """[N, L, K] for the decoder, -1 where the sampler gave none."""
-    routes_NLK = torch.from_numpy(piece.routed_experts).long()
-    return torch.where(torch.from_numpy(piece.routed_mask)[:, None, None], routes_NLK, -1)
+    routes_NLK = torch.from_numpy(piece.routed_experts).to(device).long()
+    return torch.where(torch.from_numpy(piece.routed_mask).to(device)[:, None, None], routes_NLK, -1)
 
 
-def replay_counts(replay_NLK: Tensor, routing: Routing) -> dict[str, float]:
+def replay_counts(replay_NLK: Tensor, routing: Routing) -> dict[str, Figure]:
     """Routes and experts that were given, those that the router would have chosen itself among them; and how many of
     these experts the decoder did not use.
     """
@@ -53,7 +54,7 @@ def replay_counts(replay_NLK: Tensor, routing: Routing) -> dict[str, float]:
     used_NLK = (replay_NLK[..., :, None] == routing.experts_NLK[..., None, :]).any(-1)
     return {
         "routes": float(given_NL.numel()),
-        "routes_given": float(given_NL.sum()),
-        "experts_given": float(given_NL.sum() * replay_NLK.shape[-1]),
-        "experts_replaced": float((given_NL[..., None] & ~used_NLK).sum()),
+        "routes_given": given_NL.sum(),
+        "experts_given": given_NL.sum() * replay_NLK.shape[-1],
+        "experts_replaced": (given_NL[..., None] & ~used_NLK).sum(),
     }

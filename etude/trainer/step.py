@@ -2,35 +2,36 @@
 
 Owns the optimizer and the version; the fp32 masters, and the policy rounded from them to bf16 values, are `trained`'s.
 One optimizer step a batch. Never samples and never waits: the controller brings batches, the weights room carries
-versions away.
+versions away. A step asks for everything first, where the policy is, and reads what it has found last (`figures`):
+between the two it looks at no value, so that a device is never waited for.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from etude.errors import EtudeError
-from etude.models.attention import PackedAttention
-from etude.models.decoder import Decoder, DecoderOutput
+from etude.models.decoder import Decoder
 from etude.plugins import find
-from etude.records import Batch, Version
-from etude.trainer.activations import recomputes_blocks, sampled_logprobs
+from etude.records import Batch, Floats, Version
 from etude.trainer.clipping import Clipped, GradientClip
 from etude.trainer.config import TrainerConfig
 from etude.trainer.distil import distil_hints
 from etude.trainer.feedback import HintExample
-from etude.trainer.losses import BehaviourData, LossTerms, reshared_tokens, shares_of, trimmed_mean
+from etude.trainer.figures import metrics_of, read, read_all, used_of
+from etude.trainer.losses import BehaviourData, Figure, LossTerms, largest, reshared_tokens, shares_of, trimmed_mean
 from etude.trainer.optimizers import build_optimizer
-from etude.trainer.packing import segment_lengths, split
-from etude.trainer.replay import replay_counts, replayed_routes, require_routes
+from etude.trainer.packing import split
+from etude.trainer.pieces import Piece, on_policy
+from etude.trainer.replay import replay_counts, require_routes
 from etude.trainer.sampler_parity import SamplerParityCheck
 from etude.trainer.trained import Trained
 from etude.weights.manifest import Bits
@@ -49,15 +50,26 @@ MAX_SKIPPED = 3
 """Steps in a row that may be skipped for a gradient that is not finite: one is bad luck, three are no luck."""
 
 
-@dataclass(frozen=True)
-class _PieceResult:
+class _PieceResult(NamedTuple):
     """What a piece's forward and backward told."""
 
-    sums: dict[str, float]
-    mismatch: float
-    drift: float
+    sums: dict[str, Figure]
+    mismatch: Figure
+    drift: Figure
     drift_M: Tensor
     k3_S: Tensor
+
+
+class _Asked(NamedTuple):
+    """What a step has asked the device for, and not read yet."""
+
+    results: list[_PieceResult]
+    distilled: dict[str, Figure]
+    parity_P: Tensor
+    """|log-probability - the sampler's| of the tokens that the parity check has selected."""
+    divergence: Tensor
+    lr_scale: Figure
+    gradient: Clipped
 
 
 class Trainer:
@@ -75,7 +87,8 @@ class Trainer:
         self.trained = Trained(decoder, config)
         self.policy, self.masters = self.trained.policy, self.trained.masters
         self.loss: Callable[..., LossTerms] = find("losses", config.loss.formula)
-        self.optimizer = build_optimizer(self.trained.trained.items(), config.optimizer)
+        self.placement = decoder.placement
+        self.optimizer = build_optimizer(self.trained.trained.items(), config.optimizer, self.placement)
         self.clip = GradientClip(config.gradient_clip)
         self.parity_check = SamplerParityCheck(config.parity_tokens, PARITY_VERSIONS)
         self.version = Version(0)
@@ -94,79 +107,85 @@ class Trainer:
         """
         if self.replays:
             require_routes(batch, self.policy.config)
-        shares_M = torch.from_numpy(shares_of(batch, self.config.loss))
-        sums: Counter[str] = Counter(reshared=reshared_tokens(batch, shares_M.numpy(), self.config.loss))
-        mismatch = drift = 0.0
-        drifts: list[Tensor] = []
-        k3s: list[Tensor] = []
+        shares_M = shares_of(batch, self.config.loss)
+        asked = self.ask(batch, shares_M, progress, hints)
+        return self._read(asked, batch, shares_M)
+
+    def ask(self, batch: Batch, shares_M: Floats, progress: float = 0.0, hints: Sequence[HintExample] = ()) -> _Asked:
+        """The whole step, but that nobody knows of it yet: gradients, the optimizer's step, the policy rounded anew.
+        Reads nothing back but with kernels of the host.
+        """
+        shares = torch.from_numpy(shares_M).to(self.placement.device)
         pieces = [piece for piece in split(batch, self.config.piece_tokens) if piece.loss_mask.any()]
-        for result in self._forward_backward(pieces, shares_M):
-            sums.update(result.sums)
-            mismatch, drift = max(mismatch, result.mismatch), max(drift, result.drift)
-            drifts.append(result.drift_M)
-            k3s.append(result.k3_S)
-        sums["by_own_formula"] = sums["tokens"] if self.config.loss.formula != "policy" else 0
+        results = list(self.forward_backward(pieces, shares))
         feedback = self.config.credit.feedback
         distilled = distil_hints(self.policy, hints, self.temperature, feedback.weight) if feedback is not None else {}
-        parity = self._parity_differences(batch)
-        sums.update({"parity_tokens": len(parity), "parity_abs_dlogp": parity.sum().item()})
-        mismatch = max(mismatch, float(parity.max(initial=0.0)))
-        gate = self._gate(torch.cat(drifts).numpy(), sums["gated"] / sums["segments"])
-        divergence = trimmed_mean(torch.cat(k3s).numpy(), TRIMMED)
+        parity_P = self._parity_differences(batch)
+        divergence = trimmed_mean(torch.cat([result.k3_S for result in results]), TRIMMED)
         lr_scale = self._kl_lr_scale(divergence)
         gradient = self._optimize(lr_scale * self._lr_schedule(progress))
-        compared = sums["matched_tokens"] + sums["parity_tokens"]
-        differences = {"max_abs_dlogp": mismatch if compared else None, "max_abs_drift": drift}
-        sums.update(clipped=int(gradient.acted), moved=self.trained.moved, frozen=self.trained.frozen_weights)
-        update = {"grad_norm": gradient.norm, "version": self.version}
-        update |= {"divergence": divergence, "rate_scale": lr_scale, "shortened": lr_scale < 1}
-        return {**_metrics(sums, batch), **gate, **differences, **update, **distilled, "used": _used(sums, distilled)}
+        return _Asked(results, distilled, parity_P, divergence, lr_scale, gradient)
 
-    def _forward_backward(self, pieces: list[Batch], shares_M: Tensor) -> Iterable[_PieceResult]:
+    def _read(self, asked: _Asked, batch: Batch, shares_M: Floats) -> dict[str, Any]:
+        """What the step has found. Raises EtudeError where that ends the run; the version moves on where it learnt."""
+        results, parity_P = asked.results, asked.parity_P
+        sums: Counter[str] = Counter(reshared=reshared_tokens(batch, shares_M, self.config.loss))
+        for each in read_all(result.sums for result in results):
+            sums.update(each)
+        sums["by_own_formula"] = sums["tokens"] if self.config.loss.formula != "policy" else 0
+        mismatches = read((*(result.mismatch for result in results), largest(parity_P)))
+        drifts = read(result.drift for result in results)
+        found = [parity_P.sum(), asked.divergence, asked.lr_scale, *asked.gradient, self.trained.moved]
+        parity, divergence, lr_scale, norm, clipped, moved = read(found)
+        (distilled,) = read_all([asked.distilled])
+        sums.update({"parity_tokens": len(parity_P), "parity_abs_dlogp": parity})
+        drift_M = torch.cat([result.drift_M for result in results]).cpu().numpy()
+        gate = self._gate(drift_M, sums["gated"] / sums["segments"])
+        compared = sums["matched_tokens"] + sums["parity_tokens"]
+        differences = {"max_abs_dlogp": max(mismatches) if compared else None, "max_abs_drift": max(drifts)}
+        self._learnt(norm)
+        sums.update(clipped=int(clipped), moved=int(moved), frozen=self.trained.frozen_weights)
+        update = {"grad_norm": norm, "version": self.version}
+        update |= {"divergence": divergence, "rate_scale": lr_scale, "shortened": lr_scale < 1}
+        used = used_of(sums, distilled)
+        return {**metrics_of(sums, batch), **gate, **differences, **update, **distilled, "used": used}
+
+    def forward_backward(self, pieces: list[Batch], shares_M: Tensor) -> Iterable[_PieceResult]:
         """Every piece's figures; its gradients are added to those of the pieces before it."""
 
-        def work(piece: Batch) -> _PieceResult:
-            terms, mismatch, replay = self._piece(piece, shares_M)
+        def work(batch: Batch) -> _PieceResult:
+            terms, mismatch, replay = self._piece(batch, shares_M)
             terms.loss.backward()
-            sums = {**terms.sums, **replay, "loss": terms.loss.item()}
+            sums = {**terms.sums, **replay, "loss": terms.loss.detach()}
             return _PieceResult(sums, mismatch, terms.max_abs_dlogp, terms.drift_M, terms.k3_S)
 
         if self.ranks is None:
             return map(work, pieces)
         return self.ranks.run_pieces(pieces, work, list(self.trained.leaves.values()))
 
-    def _piece(self, piece: Batch, shares_M: Tensor) -> tuple[LossTerms, float, dict[str, float]]:
-        replay = replayed_routes(piece) if self.replays else None
-        output, logps, entropies = self._forward(self.policy, piece, replay)
-        behaviour = torch.from_numpy(piece.behaviour_logprobs[piece.loss_mask])
-        segments = torch.from_numpy(piece.segment_ids[piece.loss_mask]).long()
+    def _piece(self, batch: Batch, shares_M: Tensor) -> tuple[LossTerms, Tensor, dict[str, Figure]]:
+        piece = Piece.of(batch, self.placement, self.replays)
+        output, logps, entropies = piece.run(self.policy, self.config, self.temperature)
         sampled = BehaviourData(
-            behaviour,
-            torch.from_numpy(piece.advantages[piece.loss_mask]),
-            shares_M[segments],
-            segments - segments[0],
+            piece.behaviour_S,
+            piece.advantages_S,
+            shares_M.index_select(0, piece.segments_S + piece.first),
+            piece.segments_S,
             self._reference_logps(piece),
+            piece.segments,
         )
         terms = self.loss(logps, entropies, sampled, self.config.loss)
-        matched = (logps.detach() - behaviour).abs()[torch.from_numpy(_on_policy(piece))]
-        terms.sums.update(matched_tokens=float(len(matched)), matched_abs_dlogp=float(matched.sum()))
-        counts = {} if replay is None else replay_counts(replay, output.routing)
-        return terms, float(matched.max()) if len(matched) else 0.0, counts
-
-    def _forward(self, policy: Decoder, piece: Batch, replay: Tensor | None) -> tuple[DecoderOutput, Tensor, Tensor]:
-        """The forward's output, and of the S sampled tokens their log-probabilities [S] and entropies [S]."""
-        token_ids = torch.from_numpy(piece.token_ids).long()
-        mask, positions_N = PackedAttention(segment_lengths(piece)), torch.from_numpy(piece.positions)
-        recompute = recomputes_blocks(policy.config, len(token_ids))
-        output = policy(token_ids, positions_N, mask, replay, self.config.replay_margin, recompute)
-        sampled = torch.from_numpy(np.flatnonzero(piece.loss_mask))
-        hidden, trains = output.hidden_ND[sampled - 1], self.config.loss.trains_entropy
-        return output, *sampled_logprobs(policy, hidden, token_ids[sampled], self.temperature, trains)
+        where = torch.from_numpy(on_policy(batch)).to(self.placement.device)
+        matched = (logps.detach() - piece.behaviour_S).abs().index_select(0, where)
+        terms.sums.update(matched_tokens=float(len(matched)), matched_abs_dlogp=matched.sum())
+        counts = {} if piece.replay_NLK is None else replay_counts(piece.replay_NLK, output.routing)
+        return terms, largest(matched), counts
 
     @torch.no_grad()
-    def _reference_logps(self, piece: Batch) -> Tensor | None:
+    def _reference_logps(self, piece: Piece) -> Tensor | None:
         """What the frozen reference says of the sampled tokens, by the experts that it would choose itself."""
-        return None if self.reference is None else self._forward(self.reference, piece, None)[1]
+        reference = self.reference
+        return None if reference is None else piece.run(reference, self.config, self.temperature, replay=False)[1]
 
     def _gate(self, drift_M: np.ndarray, rejected: float) -> dict[str, Any]:
         """What the sequence gate saw. Raises EtudeError once it has rejected too much for too long."""
@@ -186,45 +205,46 @@ class Trainer:
         return seen | {"gate_rejected_share": rejected, "gate_alarm": alarm}
 
     @torch.no_grad()
-    def _parity_differences(self, batch: Batch) -> np.ndarray:
+    def _parity_differences(self, batch: Batch) -> Tensor:
         """|log-probability - the sampler's| of the tokens that the check selects, by the weights that sampled them."""
         selected = self.parity_check.select(batch)
         if selected is None:
-            return np.zeros(0, np.float32)
-        piece, version = selected
-        replay = replayed_routes(piece) if self.replays else None
-        with self.parity_check.restored(version, self.policy):
-            logps = self._forward(self.policy, piece, replay)[1]
-        return np.abs(logps.numpy() - piece.behaviour_logprobs[piece.loss_mask])
+            return torch.zeros(0, device=self.placement.device)
+        piece = Piece.of(selected[0], self.placement, self.replays)
+        with self.parity_check.restored(selected[1], self.policy):
+            logps_P = piece.run(self.policy, self.config, self.temperature)[1]
+        return (logps_P - piece.behaviour_S).abs()
 
-    def _kl_lr_scale(self, divergence: float) -> float:
+    def _kl_lr_scale(self, divergence: Tensor) -> Figure:
         """What the learning rate is multiplied by, for a policy far from its samples. Muon's steps are equally long
         whatever the gradient, so that nothing else would slow it.
         """
         target = self.config.divergence_target
-        return 1.0 if target is None or divergence <= target else target / divergence
+        return 1.0 if target is None else torch.where(divergence <= target, 1.0, target / divergence)
 
     def _lr_schedule(self, progress: float) -> float:
         warmup = min(1.0, (self.version + 1) / max(1, self.config.warmup_steps))
         return warmup * (1 - (1 - self.config.final_lr_share) * min(1.0, progress))
 
-    def _optimize(self, scale: float) -> Clipped:
-        """Gradients to the masters, one optimizer step, the policy rounded anew. Returns what the clip has seen."""
+    def _optimize(self, scale: Figure) -> Clipped:
+        """Gradients to the masters, one optimizer step unless they are lost, the policy rounded anew."""
         gradient = self.clip.cut(self.trained.take_gradients())
-        if not np.isfinite(gradient.norm):
-            self.optimizer.zero_grad()
+        self.optimizer.set_scale(scale)
+        self.optimizer.step(gradient.lost)
+        self.optimizer.zero_grad()
+        self.trained.round()
+        return gradient
+
+    def _learnt(self, norm: float) -> None:
+        """Move the version on, unless the step was skipped. Raises EtudeError where too many were."""
+        if not math.isfinite(norm):
             self.skipped += 1
             if self.skipped >= MAX_SKIPPED:
                 raise EtudeError(f"the gradient was not finite {self.skipped} steps in a row; lower the learning rate")
-            return gradient
+            return
         self.skipped = 0
-        self.optimizer.set_scale(scale)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.trained.round()
         self.version = Version(self.version + 1)
         self.parity_check.remember(self.version, self.policy)
-        return gradient
 
     def export(self, into: Bits | None = None) -> Bits:
         """A copy of what the version holds, in the arrays of an earlier one if given."""
@@ -247,63 +267,3 @@ class Trainer:
         self.clip.load_state_dict(state["norms"])
         self.version, self.skipped, self.alarms = Version(state["version"]), state["skipped"], state["alarms"]
         self.parity_check.remember(self.version, self.policy)
-
-
-def _on_policy(piece: Batch) -> np.ndarray:
-    """Of the sampled tokens, those that the version trained on sampled, with a cache that no older one wrote."""
-    ages, segments = piece.ages[piece.loss_mask], piece.segment_ids[piece.loss_mask]
-    _, first, segment_of = np.unique(segments, return_index=True, return_inverse=True)
-    return (ages == 0) & (ages[first][segment_of] == 0)
-
-
-def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
-    """Sums over pieces as the figures that are logged."""
-    tokens = sums["tokens"]
-    return {
-        "loss": sums["loss"],
-        "trained_tokens": tokens,
-        "batch_tokens": float(len(batch.token_ids)),
-        "segments_trained": float(len(segment_lengths(batch))),
-        "summary_tokens_trained": float((batch.summary_mask & batch.loss_mask).sum()),
-        "summary_tokens_masked": float((batch.summary_mask & ~batch.loss_mask).sum()),
-        "entropy": sums["entropy"] / tokens,
-        "masked_share": (sums["masked_up"] + sums["masked_down"]) / tokens,
-        "masked_up_share": sums["masked_up"] / tokens,
-        "masked_down_share": sums["masked_down"] / tokens,
-        "capped_share": sums["capped"] / tokens,
-        "effective_sample_share": sums["weight"] ** 2 / (tokens * sums["weight_squared"]),
-        "mismatch_k1": sums["k1"] / tokens,
-        "mismatch_k3": sums["k3"] / tokens,
-        "mean_abs_dlogp": sums["abs_dlogp"] / tokens,
-        "over_ln2_share": sums["over_ln2"] / tokens,
-        "reference_k1": sums["reference_k1"] / tokens,
-        "matched_tokens": sums["matched_tokens"],
-        "parity_tokens": sums["parity_tokens"],
-        "parity_abs_dlogp": sums["parity_abs_dlogp"] / max(sums["parity_tokens"], 1.0),
-        "matched_abs_dlogp": sums["matched_abs_dlogp"] / max(sums["matched_tokens"], 1.0),
-        "routes_given": sums["routes_given"],
-        "routes_coverage": sums["routes_given"] / max(sums["routes"], 1.0),
-        "experts_replaced_share": sums["experts_replaced"] / max(sums["experts_given"], 1.0),
-        "mean_age": float(batch.ages[batch.loss_mask].mean()),
-        "max_age": float(batch.ages[batch.loss_mask].max()),
-    }
-
-
-def _used(sums: Mapping[str, float], distilled: Mapping[str, float]) -> dict[str, float]:
-    """On how many tokens or segments each switch has acted: what `TrainerConfig.features` are proved by."""
-    return {
-        "formula_tokens": sums["by_own_formula"],
-        "segment_weighted_tokens": sums["reweighted"],
-        "capped_tokens": sums["capped"],
-        "floored_tokens": sums["floored"],
-        "masked_tokens": sums["masked_up"] + sums["masked_down"],
-        "gated_segments": sums["gated"],
-        "reference_tokens": sums["from_reference"],
-        "entropy_tokens": sums["broadened"],
-        "reshared_tokens": sums["reshared"],
-        "clipped_steps": sums["clipped"],
-        "adapters_moved": sums["moved"],
-        "frozen_weights": sums["frozen"],
-        "hints": distilled.get("hints", 0.0),
-        "hint_tokens": distilled.get("hint_tokens", 0.0),
-    }

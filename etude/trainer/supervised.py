@@ -5,7 +5,7 @@ Owns the losses and nothing of schedules or data. Documents are packed end to en
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from etude.models.attention import PackedAttention
 from etude.models.decoder import Decoder, Routing
+from etude.trainer.activations import by_rows
 from etude.trainer.documents import Document
 
 
@@ -23,9 +24,9 @@ class SupervisedLosses(NamedTuple):
 
     total: Tensor
     """What gradients are of."""
-    next_token: float
+    next_token: Tensor
     """Of the next token: the mean over those that a model should say, 0 where there are none."""
-    further: float
+    further: Tensor
     """Of the token after the next: the weighted mean, 0 where it is not trained."""
 
 
@@ -43,26 +44,50 @@ def supervised_loss(
     nothing.
     """
     lengths = [len(document.token_ids) for document in documents]
-    ids = torch.from_numpy(np.concatenate([document.token_ids for document in documents])).long()
-    sampled = torch.from_numpy(np.concatenate([document.sampled for document in documents]))
-    positions = torch.cat([torch.arange(length) for length in lengths])
-    output = decoder(ids, positions, PackedAttention(lengths))
-    weights = torch.where(sampled, 1.0, observation_weight) * (positions > 0)
-    predicts = (weights[1:] > 0).nonzero().squeeze(1)
-    losses = F.cross_entropy(decoder.logits(output.hidden_ND[predicts]), ids[predicts + 1], reduction="none")
-    own, targets = weights[predicts + 1], sampled[predicts + 1]
+    place = decoder.placement
+    ids = torch.from_numpy(np.concatenate([document.token_ids for document in documents])).to(place.device).long()
+    sampled = np.concatenate([document.sampled for document in documents])
+    positions = np.concatenate([np.arange(length) for length in lengths])
+    weights = np.where(sampled, np.float32(1), np.float32(observation_weight)) * (positions > 0)
+    attention, positions_N = PackedAttention(lengths, place), torch.from_numpy(positions).to(place.device)
+    output = decoder(ids, positions_N, attention)
+    predicts = np.flatnonzero(weights[1:] > 0)
+    losses = _cross_entropies(decoder, decoder.logits, output.hidden_ND, ids, predicts, 1)
+    own, targets = _put(weights[predicts + 1], ids), _put(np.flatnonzero(sampled[predicts + 1]), ids)
     total = (losses * own).sum() / own.sum() + balance * load_balance(output.routing)
-    next_token = float(losses.detach()[targets].mean()) if targets.any() else 0.0
+    said = losses.detach().index_select(0, targets)
+    next_token = said.mean() if len(said) else said.sum()
     if not further_weight:
-        return SupervisedLosses(total, next_token, 0.0)
-    hidden_ND, routed = decoder.look_further(ids.roll(-1), output.hidden_ND, positions, PackedAttention(lengths))
-    predicts = ((weights[2:] > 0) & (positions[2:] > 1)).nonzero().squeeze(1)  # all three are of one document
-    losses = F.cross_entropy(decoder.further_logits(hidden_ND[predicts]), ids[predicts + 2], reduction="none")
-    own = weights[predicts + 2]
+        return SupervisedLosses(total, next_token, next_token.new_zeros(()))
+    hidden_ND, routed = decoder.look_further(ids.roll(-1), output.hidden_ND, positions_N, attention)
+    predicts = np.flatnonzero((weights[2:] > 0) & (positions[2:] > 1))  # all three are of one document
+    losses = _cross_entropies(decoder, decoder.further_logits, hidden_ND, ids, predicts, 2)
+    own = _put(weights[predicts + 2], ids)
     further = (losses * own).sum() / own.sum().clamp(min=1e-6)
     if routed is not None:
         total = total + balance * load_balance(Routing(routed.experts_NK[:, None], routed.scores_NE[:, None]))
-    return SupervisedLosses(total + further_weight * further, next_token, float(further.detach()))
+    return SupervisedLosses(total + further_weight * further, next_token, further.detach())
+
+
+def _put(array: np.ndarray, beside: Tensor) -> Tensor:
+    return torch.from_numpy(array).to(beside.device)
+
+
+def _cross_entropies(
+    decoder: Decoder,
+    logits: Callable[[Tensor], Tensor],
+    hidden_ND: Tensor,
+    ids: Tensor,
+    predicts: np.ndarray,
+    ahead: int,
+) -> Tensor:
+    """Of the tokens so far ahead of some places."""
+
+    def of(hidden_RD: Tensor, ids_R: Tensor) -> tuple[Tensor]:
+        return (F.cross_entropy(logits(hidden_RD), ids_R, reduction="none"),)
+
+    rows = hidden_ND.index_select(0, _put(predicts, ids)), ids.index_select(0, _put(predicts + ahead, ids))
+    return by_rows(decoder, of, *rows, whole_on_host=True)[0]
 
 
 def load_balance(routing: Routing) -> Tensor:
@@ -73,5 +98,6 @@ def load_balance(routing: Routing) -> Tensor:
     if not layers:
         return routing.scores_NLE.sum()
     probability_LE = (routing.scores_NLE / routing.scores_NLE.sum(-1, keepdim=True)).mean(0)
-    share_LE = F.one_hot(routing.experts_NLK, experts).float().mean(dim=(0, 2))
+    every_E = torch.arange(experts, device=routing.experts_NLK.device)
+    share_LE = (routing.experts_NLK[..., None] == every_E).float().mean(dim=(0, 2))
     return experts * (probability_LE * share_LE).sum(-1).mean()

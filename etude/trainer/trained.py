@@ -25,6 +25,7 @@ from etude.models.decoder import Decoder
 from etude.models.peft import save_adapter
 from etude.models.state import bf16_bits, round_to_bf16
 from etude.trainer.config import AdaptedKind, TrainerConfig
+from etude.trainer.losses import Figure
 from etude.weights.manifest import Bits
 
 
@@ -49,7 +50,7 @@ class Trained:
         """A decoder of fp32 masters; what is not trained whole is the policy's own tensor."""
         round_to_bf16(policy)
         self._adapt(named)
-        self.moved = 0
+        self.moved: Figure = 0
         self._constant: Bits = {}
 
     def _adapt(self, named: Mapping[str, nn.Parameter]) -> None:
@@ -57,7 +58,7 @@ class Trained:
         self._base = {name: named[name].detach().bfloat16() for name in self.ranks}
         made: dict[str, Tensor] = {}
         for name, rank in self.ranks.items():
-            made |= new_factors(name, named[name], rank)
+            made |= {key: each.to(named[name].device) for key, each in new_factors(name, named[name], rank).items()}
         self.factors = {name: nn.Parameter(factor) for name, factor in made.items()}
         """The adapters' fp32 masters, and what they are rounded to."""
         self._rounded = {name: nn.Parameter(factor.detach().bfloat16().float()) for name, factor in made.items()}
@@ -107,8 +108,9 @@ class Trained:
         self.moved = 0
         for name, parameter in self.policy.named_parameters():
             if name in self.ranks:
-                made = merge(self._base[name], self._rounded[name + INPUTS], self._rounded[name + OUTPUTS])
-                self.moved += not torch.equal(made.to(parameter.dtype), parameter)
+                inputs, outputs = self._rounded[name + INPUTS], self._rounded[name + OUTPUTS]
+                made = merge(self._base[name], inputs, outputs, self.policy.kernels)
+                self.moved = self.moved + (made != parameter).any()
                 parameter.copy_(made)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -162,7 +164,7 @@ class Trained:
         names = served_names(self.policy)
         frozen = {key for name in names.keys() - self.whole - self.ranks.keys() for key in names[name]}
         bits = export_served(self.policy, None, frozen) if frozen else {}
-        return bits | {name: base.view(torch.uint16).numpy() for name, base in self._base.items()}
+        return bits | {name: base.view(torch.uint16).cpu().numpy() for name, base in self._base.items()}
 
 
 def frozen_by(named: Mapping[str, Tensor], frozen: Collection[str]) -> set[str]:

@@ -87,6 +87,19 @@ def test_a_run_multiplies_its_experts_in_low_precision(tmp_path):
 
 
 @pytest.mark.proof(25)
+def test_a_run_computes_with_torchs_operations(tmp_path):
+    """Trainer and engine alike, each told by the variable; what they compute is near, and no longer the same bits."""
+    limits = ("rollouts.max_steps=2", "rollouts.max_minutes=5", "trainer.ranks=2")
+    done = run(tmp_path / "run", *limits, ETUDE_KERNELS="torch")
+    assert done.returncode == 0, done.stderr[-2000:]
+    counters = json.loads(done.stdout.splitlines()[-1])["counters"]
+    assert counters["deltas_published"] == 2 <= counters["roots_verified"]
+    assert min(counters["routes_given"], counters["session_cache_tokens"], counters["prefix_hit_tokens"]) > 0
+    first = steps(tmp_path / "run")[0]
+    assert 0 < first["max_abs_dlogp"] < 1e-3 and first["matched_tokens"] == first["trained_tokens"]
+
+
+@pytest.mark.proof(25)
 def test_a_run_trains_adapters_and_serves_them_merged(tmp_path):
     """And two ranks train them, each of which uploads its part of the version."""
     limits = ("rollouts.max_steps=2", "rollouts.max_minutes=5", 'trainer.optimizer={name="adamw", lr=1e-3}')

@@ -53,7 +53,7 @@ from etude.kernels import triton_invariant as invariant, triton_moe_decode as de
 
 def check_values(kernel, values, warps=4, **constants):
     # operands in bf16, stored as they are
-    tables = ("sequence_T", "first_T", "stop_T", "query_ends_S", "key_ends_S", "seen_N")
+    tables = ("sequence_T", "expert_T", "first_T", "stop_T", "query_ends_S", "key_ends_S", "seen_N")
     floats = ("sums", "tops", "totals", "inner", "gates")
     signature = {}
     for name in kernel.arg_names:
@@ -66,6 +66,7 @@ def check_values(kernel, values, warps=4, **constants):
     assert compiled.metadata.shared <= 227 * 1024, (kernel.__name__, compiled.metadata.shared)
 
 check_values(invariant.linear_kernel, {}, 8, ROWS=64, COLUMNS=128, DEPTH=64)
+check_values(invariant.grouped_kernel, {}, 8, ROWS=64, COLUMNS=128, DEPTH=64)
 check_values(invariant.rms_norm_kernel, {}, PIECE=1024)
 heads = dict(H=32, C=128, WIDE=128, SPLIT=512)
 check_values(invariant.split_kernel, {}, SHARED=8, QUERIES=64, BLOCK=64, **heads)

@@ -49,6 +49,16 @@ def test_linear_is_torch_s(dtype, rows, width, outputs):
     torch.testing.assert_close(out, F.linear(x, weight), **NEAR[dtype])
 
 
+def test_rows_of_experts_are_multiplied_by_their_own_matrix_with_the_same_bits_whoever_shares_it():
+    x, weight = drawn(0, 90, 48), drawn(1, 4, 48, 70)
+    ends = torch.tensor([30, 30, 85, 90])
+    whole = invariant.grouped_linear(x, weight, ends)
+    parts = [x[:30] @ weight[0], x[30:85] @ weight[2], x[85:] @ weight[3]]
+    torch.testing.assert_close(whole, torch.cat(parts), **NEAR[torch.float32])
+    few = invariant.grouped_linear(x[[3, 40, 41]], weight, torch.tensor([1, 1, 3, 3]))
+    assert torch.equal(few, whole[[3, 40, 41]])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_of_a_product_has_the_same_bits_in_any_batch(dtype):
     x, weight = drawn(0, 130, 96, dtype=dtype), drawn(1, 70, 96, dtype=dtype)

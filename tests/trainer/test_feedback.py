@@ -24,7 +24,7 @@ from etude.tasks.trail_expert import TrailExpertConfig
 from etude.trainer.config import CreditConfig, FeedbackConfig, TrainerConfig
 from etude.trainer.credit import assign_advantages
 from etude.trainer.demonstrations import record
-from etude.trainer.distil import distil_hints, distillation_loss
+from etude.trainer.distil import distil_hints, token_divergences
 from etude.trainer.feedback import Fault, first_fault, hint_example_of, hint_examples_of, message_spans
 from etude.trainer.packing import build_batch
 from etude.trainer.step import Trainer
@@ -138,7 +138,7 @@ def test_the_distillations_value_and_gradient_at_golden_numbers():
     teacher, student = rng.normal(size=(2, 5, 7))
     p, q = (np.exp(x - np.log(np.exp(x).sum(-1, keepdims=True))) for x in (teacher, student))
     given = torch.tensor(student, requires_grad=True)
-    loss = distillation_loss(torch.log_softmax(torch.tensor(teacher), -1), torch.log_softmax(given, -1), 0.5)
+    loss = 0.5 * token_divergences(torch.log_softmax(torch.tensor(teacher), -1), torch.log_softmax(given, -1)).mean()
     loss.backward()
     np.testing.assert_allclose(loss.item(), 0.5 * (p * (np.log(p) - np.log(q))).sum(-1).mean(), rtol=1e-12)
     np.testing.assert_allclose(given.grad.numpy(), 0.5 * (q - p) / 5, rtol=1e-9, atol=1e-12)

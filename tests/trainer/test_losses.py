@@ -259,7 +259,7 @@ def test_what_a_run_must_prove_is_what_was_switched_on():
 
 def test_a_trimmed_mean_leaves_out_the_largest_and_is_never_of_nothing():
     values = np.r_[np.ones(1999), 1e4, 1e5].astype(np.float32)
-    assert trimmed_mean(values, 0.001) == pytest.approx(1.0), "2.001 tokens are 3"
-    assert trimmed_mean(values[:10], 0.001) == 1.0
-    assert trimmed_mean(values[-1:], 0.001) == 1e5
-    assert trimmed_mean(np.array([3, 1, 2], np.float32), 0.3) == 1.5
+    assert trimmed_mean(torch.from_numpy(values), 0.001) == pytest.approx(1.0), "2.001 tokens are 3"
+    assert trimmed_mean(torch.from_numpy(values[:10]), 0.001) == 1.0
+    assert trimmed_mean(torch.from_numpy(values[-1:]), 0.001) == 1e5
+    assert trimmed_mean(torch.tensor([3.0, 1.0, 2.0]), 0.3) == 1.5

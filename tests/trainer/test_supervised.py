@@ -178,10 +178,11 @@ def test_the_token_after_the_next_is_predicted_from_its_own_document_alone():
     one, two = documents(2)
     alone = [supervised_loss(decoder, [d], 0.5, 0.0, 0.3) for d in (one, two)]
     together = supervised_loss(decoder, [one, two], 0.5, 0.0, 0.3)
-    assert together.further == pytest.approx((alone[0].further + alone[1].further) / 2, rel=1e-5)
+    mean = float(alone[0].further + alone[1].further) / 2
+    assert float(together.further) == pytest.approx(mean, rel=1e-5)
     without = supervised_loss(decoder, [one, two], 0.5, 0.0)
     assert float(together.total.detach()) == pytest.approx(
-        float(without.total.detach()) + 0.3 * together.further, rel=1e-5
+        float(without.total.detach() + 0.3 * together.further), rel=1e-5
     )
     together.total.backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in decoder.further.parameters())

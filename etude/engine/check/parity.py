@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+from etude.engine.foreign.check import logits_of
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import CheckpointError
 from etude.harness.sampler import SampleRequest
 from etude.models import files
-from etude.models.attention import PackedAttention
 from etude.models.chat import ChatRenderer, open_chat
 from etude.models.chat_template import Message
 from etude.models.decoder import Decoder
@@ -109,9 +109,8 @@ def compare(decoder: Decoder, engine: TorchEngine, peer: Any, asked: Asked, answ
     difference = spread = 0.0
     same, gaps = 0, []
     for ids, answer in zip(ours, answers, strict=True):
-        both = torch.tensor(ids + list(answer))
-        output = decoder(both, torch.arange(len(both)), PackedAttention([len(both)]))
-        own, other = decoder.logits(output.hidden_ND), peer(both[None]).logits[0]
+        both = ids + list(answer)
+        own, other = logits_of(decoder, both), peer(torch.tensor([both])).logits[0]
         difference = max(difference, (own - other).abs().max().item())
         spread = max(spread, (other.max() - other.min()).item())
         gap = _first_gap(other[len(ids) - 1 : -1], answer)

@@ -115,10 +115,11 @@ class WeightCheck:
 
 @torch.no_grad()
 def logits_of(decoder: Decoder, token_ids: list[int]) -> torch.Tensor:
-    """fp32 logits [T, V] of one sequence, by the plain forward."""
-    positions = torch.arange(len(token_ids))
-    output = decoder(torch.tensor(token_ids), positions, PackedAttention([len(token_ids)]))
-    return decoder.logits(output.hidden_ND)
+    """fp32 logits [T, V] of one sequence, by the plain forward, on the host."""
+    place, count = decoder.placement, len(token_ids)
+    ids, positions = torch.tensor(token_ids, device=place.device), torch.arange(count, device=place.device)
+    output = decoder(ids, positions, PackedAttention([count], place))
+    return decoder.logits(output.hidden_ND).cpu()
 
 
 def chosen(logits: torch.Tensor, token_ids: tuple[int, ...]) -> np.ndarray:
