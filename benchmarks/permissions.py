@@ -115,6 +115,8 @@ class Tally:
     denied_opens: int = 0
     secret_opens: int = 0
     read_otherwise: int = 0
+    secrets_compared: int = 0
+    """Runs of git that opened a secret and printed nothing of it: `git diff --stat`."""
     not_compared: int = 0
     timed_out: int = 0
     not_found: int = 0
@@ -170,6 +172,8 @@ def _run(trial: Trial, tally: Tally, lines: list[str], denying: set[str], defaul
     for line, shell, files in runs.hits:
         denied = files & trial.denied_files if line in denying else frozenset()
         secret = files & trial.secret_files if line in default else frozenset()
+        if secret and re.search(r"\bgit\b", line) and not trial.shows(line, shell):
+            tally.secrets_compared, secret = tally.secrets_compared + 1, frozenset()
         tally.denied_opens += bool(denied)
         tally.secret_opens += bool(secret)
         for kind, found in (("denied", denied), ("secret", secret)):

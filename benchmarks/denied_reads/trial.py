@@ -27,6 +27,8 @@ from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
 RUNNER, TRACER, LEASH = (Path(__file__).with_name(name) for name in ("runner.py", "tracer.py", "leash.py"))
 SHARED = ("/etc/shadow",)
 """What is watched and is the machine's own."""
+SECRET = b"KEY=secret\n"
+"""What a secret holds."""
 BEFORE = 1_700_000_000
 """When the files were last changed, in seconds."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -141,7 +143,7 @@ class Trial:
             subprocess.run(git, check=True, env=self.env)
         for name in ("certs/server.pem", "conf/.env.local") if self._secrets else ():
             with (project / name).open("ab") as file:
-                file.write(b"changed\n")
+                file.write(SECRET)
 
     def remove(self) -> None:
         for path in (self.top, self._scripts):
@@ -155,7 +157,7 @@ class Trial:
                  "odd/a .env b.txt", "odd/a ..", "odd/-f.env", "odd/--files0-from=list0", "num/x")  # fmt: skip
         project = {
             **dict.fromkeys(codes, code), **dict.fromkeys(texts, text),
-            ".env": b"KEY=secret\n", "infra/secrets/key": b"secret\n", ".gitignore": b".env\nown\n",
+            ".env": SECRET, "infra/secrets/key": b"secret\n", ".gitignore": b".env\nown\n",
             "docs/own": b"secret\n",
             "package.json": b'{"version": "1", "scripts": {}, "dependencies": {}}\n',
             "pyproject.toml": b"[project]\nversion = '1'\n", ".github/workflows/ci.yml": b"on: push\n",
@@ -170,7 +172,7 @@ class Trial:
 
     def _more_secrets(self) -> dict[str, bytes]:
         ignored = {"project/.gitignore": b".env\nown\n*.old\nnotes.txt\n"}
-        return {**dict.fromkeys(SECRETS, b"KEY=secret\n"), **ignored}
+        return {**dict.fromkeys(SECRETS, SECRET), **ignored}
 
     @property
     def denied_files(self) -> frozenset[str]:
@@ -210,6 +212,12 @@ class Trial:
             for hit in runs.hits
         )
         return Runs([hit for hit in sure if hit.files], runs.timed_out, runs.not_found)
+
+    def shows(self, line: str, shell: str) -> bool:
+        """Whether a line prints what a secret holds: git opens a file to compare it, too."""
+        command = [*self._plain_sandbox(), shell, "-c", line]
+        done = subprocess.run(command, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
+        return SECRET.strip() in done.stdout + done.stderr
 
     def traced(self, lines: Sequence[str]) -> list[Traced]:
         """What bash runs of each line, and all that it starts."""
