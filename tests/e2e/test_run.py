@@ -29,22 +29,22 @@ class Table:
 pytestmark = pytest.mark.timeout(420)
 
 
-def all_happened(out, summary, made=3):
-    """Rollouts, rewards, updates and swaps, in a run of so many steps; returns the deliveries to its engine."""
+def all_happened(out, summary):
+    """Rollouts, rewards, updates and swaps, in a run of three steps; returns the deliveries to its engine."""
     counters = summary["counters"]
     for feature in (
         "tool_calls", "parallel_turns", "session_cache_tokens", "prefix_hit_tokens", "routes_given",
         "deltas_published", "deltas_applied", "delta_bytes_applied", "roots_verified", "swaps",
     ):  # fmt: skip
         assert counters[feature] > 0, feature
-    assert summary["steps"] == made
+    assert summary["steps"] == 3
     assert counters["infra_failed"] == 0
     assert 0 <= summary["base_pass1"] <= 1
     trained = steps(out)
-    assert [(line["step"], line["version"]) for line in trained] == [(step, step) for step in range(1, made + 1)]
+    assert [(line["step"], line["version"]) for line in trained] == [(1, 1), (2, 2), (3, 3)]
     delivered = lines(out, "delivery")
     versions = [line["version"] for line in delivered]
-    assert counters["deltas_published"] == versions[-1] == made
+    assert counters["deltas_published"] == versions[-1] == 3
     assert versions == sorted(set(versions)) and len({line["root"] for line in delivered}) == len(versions)
     assert all(line["lag_ms"] > line["publish_ms"] > 0 < line["pause_ms"] for line in delivered)
     assert summary["delivery"]["publish_stall_ms"] == 0.0 < summary["delivery"]["snapshot_ms"]
@@ -119,7 +119,7 @@ def test_a_run_trains_adapters_and_serves_them_merged(tmp_path):
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
     """Its life before the kill is a whole run's, too: it began with nothing. Both tell one sink, as one run."""
     out = tmp_path / "run"
-    limits = ("rollouts.max_steps=2", "rollouts.max_minutes=10")
+    limits = ("rollouts.max_steps=3", "rollouts.max_minutes=10")
     (tmp_path / "table.py").write_text(TABLE)
     paths = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
     process = subprocess.Popen(
@@ -136,7 +136,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     done = run(out, *limits, resume=True, **paths)
     assert done.returncode == 0, done.stderr[-2000:]
     summary = json.loads(done.stdout.splitlines()[-1])
-    all_happened(out, summary, made=2)
+    all_happened(out, summary)
     told = [line.split(",") for line in (out / "table.csv").read_text().splitlines()]
     assert [step for _, step, name, _ in told if name == "step/grad_norm"] == ["1", "2"]
     assert len({run_id for run_id, *_ in told}) == 1 and "summary/pass1" in {name for _, _, name, _ in told}

@@ -400,7 +400,7 @@ def test_after_escape_it_takes_two_interrupts_to_leave(here: Setting) -> None:
         terminal.type("\x1b")
         terminal.wait(lambda: "stopping" in terminal.text or terminal.text.count("stopped.") == 2, "it to stop")
         terminal.type(CTRL_C)
-        terminal.see("^ctrl-c once more leaves$")
+        terminal.see("ctrl-c once more leaves$")
         terminal.see("› *$")
         terminal.type(CTRL_C)
         assert terminal.end() == 0
