@@ -138,7 +138,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     summary = json.loads(done.stdout.splitlines()[-1])
     all_happened(out, summary)
     told = [line.split(",") for line in (out / "table.csv").read_text().splitlines()]
-    assert [step for _, step, name, _ in told if name == "step/grad_norm"] == ["1", "2"]
+    assert [step for _, step, name, _ in told if name == "step/grad_norm"] == ["1", "2", "3"]
     assert len({run_id for run_id, *_ in told}) == 1 and "summary/pass1" in {name for _, _, name, _ in told}
     counters, samples = summary["counters"], summary["samples"]
     assert counters["trained_rollouts"] == sum(line["trained_rollouts"] for line in steps(out)) == samples["trained"]
