@@ -1,7 +1,7 @@
 """What a git command that only reads opens, beside what its words name: where it starts, and which secrets it shows.
 
-Owns `starts`, `places`, `named` and `shown`. What git keeps in its objects it shows from there, and a
-secret that is tracked and stands as git keeps it is none to git. One that was changed since is: its content is then
+Owns `starts`, `places`, `named` and `shown`. What git keeps in its objects it shows from there, and a secret that is
+tracked and stands as git keeps it is none to git. One that was changed since is: its content is then
 nowhere but in the file. That is told by the file's hash and the index, which a git that obeys nothing of the repository
 lists (`host.repository.PrivateGitDir`). What may be read is for the judge.
 """
@@ -20,7 +20,7 @@ from etude.environments.base import WORKSPACE
 from etude.errors import EtudeError
 from etude.harness.permissions.effort import Effort
 from etude.harness.permissions.gitconfig import moves_tree, repositories, tops
-from etude.harness.permissions.paths import WorkspacePaths
+from etude.harness.permissions.paths import WorkspacePaths, lies_in
 from etude.harness.permissions.secret_files import could_be_secret
 from etude.harness.permissions.unreadable import LinkedSecrets
 from etude.harness.permissions.walks import met
@@ -70,9 +70,9 @@ def shown(
     """The tracked files that could be secrets and that a command prints although git does not keep them so; a None
     where there may be more."""
     if _prints(words):
-        tops = _limits(words, here, paths)
+        limits = _limits(words, here, paths)
         for found in _uncommitted(here, words, linked, effort):
-            if not tops or found is None or any(f"{found}/".startswith(f"{top}/") for top in tops):
+            if not limits or found is None or lies_in(found, limits):
                 yield found
 
 
@@ -106,7 +106,7 @@ def _uncommitted(
     here: Path, words: Sequence[str | None], linked: LinkedSecrets, effort: Effort
 ) -> Iterator[str | None]:
     """Where it cannot be told whether git keeps them so, all that could be secrets."""
-    trees = [(git, tree) for git, tree in repositories(here)]
+    trees = list(repositories(here))
     if not trees and "grep" in words:  # which a user's configuration lets search without a repository
         yield from met(str(here), words, False, linked, effort)
     for git, tree in trees:
