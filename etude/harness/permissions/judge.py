@@ -149,7 +149,7 @@ class Judge:
     def _asked_about(self, path: str) -> bool:
         """Whether a rule has a path of this machine asked about, by that very name, which the sandbox does not hide."""
         found = [self._first("read_file", target) for target in self._paths.targets(path)]
-        there = not any(lies_in(path, (gone,)) for gone in self._hidden)
+        there = not lies_in(path, self._hidden)
         return there and any(each is not None and each[0].verdict != "allow" for each in found)
 
     def _rules_on(self, tool: str) -> list[tuple[Rule, bool]]:
@@ -376,7 +376,7 @@ class Judge:
             lists, all_files = not {"diff", "grep"} & set(words), kind == "untracked"
             compared = outside_of_tree(here, sorted(git_reads.named(words, names, here, self._paths)))
             for found in self._left().by_path if kind in ("tracked", "untracked") else ():
-                if may_open(here, found, lists, all_files) or any(lies_in(found, (top,)) for top in compared):
+                if may_open(here, found, lists, all_files) or lies_in(found, compared):
                     yield Reason("ask", command.raw, f"it may read {found}: rule {self._left().by_path[found]}")
             if kind == "tracked" and self._config.builtin:
                 for top in compared:
@@ -423,7 +423,7 @@ class Judge:
         for path in found:
             if path is None:
                 yield Reason("ask", top, "it holds too many directories to look at what lies in them")
-            elif not any(lies_in(path, (gone,)) for gone in self._hidden) and not (listed and ignored(Path(path))):
+            elif not lies_in(path, self._hidden) and not (listed and ignored(Path(path))):
                 for reason in (
                     each for name in self._paths.as_named(path) for each in self._argument(name, [WORKSPACE])
                 ):
