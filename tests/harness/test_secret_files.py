@@ -1,6 +1,7 @@
 """Which names are taken for secrets: as many as docs/safety.md lists, in any case, and what lies beside them."""
 
 # ruff: noqa: E501  (names are read best on one line)
+import os
 import re
 from pathlib import Path
 
@@ -40,6 +41,23 @@ def test_a_secret_is_known_by_its_name_and_by_no_other(judge: Judge) -> None:
             for name in (*SECRET, *PLAIN)
         }
         assert said == {**dict.fromkeys(SECRET, "ask"), **dict.fromkeys(PLAIN, "allow")}, tool
+
+
+def test_a_secret_that_is_there_is_not_written_over_unasked(judge: Judge, tmp_path: Path) -> None:
+    def said(name: str) -> set[str]:
+        calls = [("write_file", {"path": name}), ("edit_file", {"path": name})]
+        calls += [("run_terminal_cmd", {"command": line}) for line in (f"echo x > './{name}'", f"echo x >> './{name}'")]
+        return {judge.judge(tool, arguments).verdict for tool, arguments in calls}
+
+    assert {name: said(name) for name in (*SECRET, *PLAIN)} == {
+        **{name: {"ask"} for name in SECRET},
+        **{name: {"allow"} for name in PLAIN},
+    }
+    os.link(tmp_path / "project" / "id_rsa", tmp_path / "project" / "notes")
+    assert said("notes") == {"ask"}, "another name of a secret"
+    assert said("new/id_rsa") == {"allow"}, "nothing is lost by it"
+    judge.allow("edit(id_rsa)")
+    assert said("id_rsa") == {"allow"}
 
 
 @pytest.mark.parametrize("name", SECRET)

@@ -13,7 +13,7 @@ import itertools
 import os
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from etude.harness.permissions.unreadable import Denied, LinkedSecrets, denied
 from etude.harness.permissions.unwrap import unwrap
 from etude.harness.permissions.variables import SETS_BY_NAME, named, rules_others
 from etude.harness.permissions.walks import met, starts, tells_ripgrep
-from etude.harness.permissions.words import Reading, Values, could_be_option, pieces, settled
+from etude.harness.permissions.words import Values, could_be_option, pieces, settled, taken_apart
 
 _SEARCHES = {"grep", "glob", "codebase_search", "read_lints"}
 _READS_ALL = {"grep", "codebase_search"}
@@ -197,6 +197,8 @@ class Judge:
             return ruled
         if writes and (kept := self._left().holding(target.path)):
             return Reason(kept.verdict, name, f"what rule {kept} speaks of is not written over either")
+        if writes and (secret := self._written_over(target)):
+            return Reason("ask", name, f"{secret}, and would be written over", target.rule("edit"))
         if target.scratch:
             return Reason("allow", name, "it is not kept")
         if target.relative is None:
@@ -205,6 +207,13 @@ class Judge:
         default = self._config.edits if writes else self._config.reads
         said = f"no rule matches; {'edits' if writes else 'reads'} are {_DONE[default]} by default"
         return Reason(default, name, said, remember=target.rule(kind_of(tool)))
+
+    def _written_over(self, target: Target) -> str:
+        """By what a file that is there holds secrets, where a built-in rule says so and none of the user's."""
+        if not self._config.builtin or not self._paths.exists(target) or lies_in(target.path, self._hidden):
+            return ""
+        rule, built_in = self._first("read_file", target) or (self._links.named(target.path), True)
+        return f"it holds secrets by {rule}" if rule and built_in else ""
 
     # --- commands -------------------------------------------------------------------------------------------------
 
@@ -308,23 +317,13 @@ class Judge:
                 matches = None if place is None else self._paths.matches(reading.pattern, place, self._effort)
                 if matches is None or any(name.startswith("-") for name in matches):  # which are options then
                     return None
-                if reading.split and self._taken_apart(matches, reading, values.places):
+                looped = itertools.product(reading.looped, values.places)
+                if reading.split and taken_apart(
+                    reading, matches, (at and self._paths.matches(each, at, self._effort) for each, at in looped)
+                ):
                     return None
                 found += [*matches, reading.pattern]  # a pattern below /proc matches otherwise for who runs it
         return list(dict.fromkeys(found))
-
-    def _taken_apart(self, matches: Sequence[str], reading: Reading, places: Collection[str | None]) -> bool:
-        """Whether one of these names, or of those that a loop went through in any of the line's directories, is more
-        than one word without quotes. A pattern that matches nothing stands for itself."""
-        if any(re.search(r"\s|\\[*?\[\\]", pattern) for pattern in (reading.pattern, *reading.looped)):
-            return True
-        names = [*matches]
-        for pattern, place in itertools.product(reading.looped, places):
-            found = None if place is None else self._paths.matches(pattern, place, self._effort)
-            if found is None:
-                return True
-            names += found
-        return any(re.search(r"[\s*?\[\\]", name) for name in names)
 
     def _unnamed(
         self,

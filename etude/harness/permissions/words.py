@@ -214,6 +214,19 @@ def could_be_option(word: Word, readings: Sequence[Reading]) -> bool:
     return word.text is None and not _NAMED_OPTION.match(word.raw) and any(each.could_be_option for each in readings)
 
 
+def taken_apart(reading: Reading, matches: Iterable[str], looped: Iterable[Sequence[str] | None]) -> bool:
+    """Whether one of these names, or of those that a loop went through in any of the line's directories (None where
+    only a run would tell), is more than one word without quotes. A pattern that matches nothing stands for itself."""
+    if any(re.search(r"\s|\\[*?\[\\]", pattern) for pattern in (reading.pattern, *reading.looped)):
+        return True
+    names = [*matches]
+    for found in looped:
+        if found is None:
+            return True
+        names += found
+    return any(re.search(r"[\s*?\[\\]", name) for name in names)
+
+
 def settled(command: SimpleCommand, names: Sequence[list[str] | None]) -> list[str | None]:
     """The words, and something in place of those that are certain to be no options, or at least one word each."""
     out: list[str | None] = []
