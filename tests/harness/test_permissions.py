@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 from permission_lines import ALLOWED, ASKED, DENIED
 from pydantic import ValidationError
 
+from etude.config import parse
 from etude.errors import ConfigError
 from etude.harness.permissions import Decision, Judge, PermissionConfig, WorkspacePaths, unreadable
 from etude.harness.permissions.walks import starts
@@ -238,11 +240,43 @@ def test_what_is_no_rule_is_refused_with_its_text(rule: str) -> None:
         ("edit(a.b)", "axb", False),
         ("edit(a?)", "ab", True),
         ("edit(a?)", "a/", False),
+        # what forbids a directory forbids what lies in it, however it is written
+        ("edit(conf)", "conf/deep/a", True),
+        ("edit(conf/)", "conf/a", True),
+        ("edit(./conf//deep/)", "conf/deep/a", True),
+        ("edit( conf/a )", "conf/a", True),
+        ("edit(**/a.yaml/)", "conf/a.yaml", True),
+        ("edit(./conf/*.yaml)", "conf/new.yaml", True),
+        ("edit(.)", "a", True),
+        ("edit(./)", "conf/a", True),
+        ("edit(conf)", "conf2", False),
     ],
 )
 def test_path_patterns(pattern: str, path: str, matches: bool) -> None:
     judge = Judge(PermissionConfig(deny=(pattern,)))
     assert (judge.judge("edit_file", {"path": path}).verdict == "deny") is matches
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("read(conf/prod.yam[l])", "a rule for each"),
+        ("read({conf,x}/**)", "a rule for each"),
+        ("read(../conf)", "without `..`"),
+        ("Read", "write read in small letters"),
+        ("Run(ls *)", "write run in small letters"),
+    ],
+)
+def test_a_rule_that_would_forbid_nothing_is_refused(rule: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        parse({"deny": [rule]}, PermissionConfig, "permissions")
+
+
+def test_to_allow_a_path_is_to_allow_that_very_one() -> None:
+    judge = Judge(PermissionConfig(edits="ask", allow=("edit(app/[id]/x.ts)", "edit(conf)", "edit(docs/)")))
+    verdicts = {path: judge.judge("edit_file", {"path": path}).verdict for path in ("app/[id]/x.ts", "conf", "docs/a")}
+    assert set(verdicts.values()) == {"allow"}
+    assert judge.judge("edit_file", {"path": "conf/a"}).verdict == "ask"
 
 
 @pytest.mark.parametrize(

@@ -374,3 +374,11 @@ def test_a_call_that_exceeds_its_deadline_is_answered_and_counted(play: Run, cha
     [stopped] = [event.data for event in result.events if event.kind == "tool_result"]
     assert stopped["text"].startswith("error: stopped after 0.3 s; it may have done all, some or nothing")
     assert result.stop == "finished" and result.usage["overdue_calls"] == 1 == result.usage["error_observations"]
+
+
+def test_a_name_that_is_none_is_an_error_to_the_model(play: Run, chat: ChatRenderer) -> None:
+    """Behind the product's gate too: the judge looks at names before the tools do."""
+    calls = [render_call("read_file", {"path": "~\0"}), render_call("list_dir", {"path": "x\0"}), "Done."]
+    result = play(Recorder(calls, chat), config=HarnessConfig(toolset="agent"))
+    results = [event.data for event in result.events if event.kind == "tool_result"]
+    assert [each["error"] for each in results] == [True, True], results

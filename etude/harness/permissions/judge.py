@@ -24,16 +24,15 @@ from etude.harness.permissions import builtin, git_reads
 from etude.harness.permissions.changes import parent_of_pattern, written_words
 from etude.harness.permissions.course import leads_to, run_from
 from etude.harness.permissions.decision import Decision, Reason, decide
-from etude.harness.permissions.effort import Effort, TooMuch
+from etude.harness.permissions.effort import TooMuch
 from etude.harness.permissions.git_paths import INSTEAD, ignored, written
 from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree
 from etude.harness.permissions.literals import Word
-from etude.harness.permissions.paths import Target, WorkspacePaths, by_process, lies_in
+from etude.harness.permissions.path_rules import DONE, PathRules
+from etude.harness.permissions.paths import WorkspacePaths, lies_in
 from etude.harness.permissions.reading import chooses, follows, opens, takes_untracked
 from etude.harness.permissions.rules import OWN, PermissionConfig, Rule, kind_of
-from etude.harness.permissions.secret_files import NO_SECRETS
 from etude.harness.permissions.shell import FOUND, Redirect, SimpleCommand, Unreadable, read_script
-from etude.harness.permissions.unreadable import Denied, LinkedSecrets, denied
 from etude.harness.permissions.unwrap import unwrap
 from etude.harness.permissions.variables import SETS_BY_NAME, named, rules_others
 from etude.harness.permissions.walks import met, starts, tells_ripgrep
@@ -47,11 +46,8 @@ _PRINTS = {"echo", "printf", "test", "[", "basename", "dirname"}
 _REMOVE = {"rm", "rmdir", "unlink"}
 _UNSEEN = "only a run would tell which repository lies there"
 _SHOWN = 400
-_A_NAME, _A_STEP = 100, 4
-"""Judging a path costs as much as looking at so many names, and each step of it at so many more."""
 _MOST_WORDS, _LONGEST, _MOST_PIECES = 1_000, 4_096, 256
 """Of one command; letters of one word; paths that could be in it."""
-_DONE = {"allow": "allowed", "ask": "asked about", "deny": "denied"}
 
 
 class Judge:
@@ -70,25 +66,19 @@ class Judge:
         written (or, if so asked, removed), or nothing: no answer of a user's would help, so nobody is asked."""
         self._config = config
         self._paths = paths or WorkspacePaths()
-        self._rules = config.rules()
         self._env = os.environ if env is None else env
-        self._hidden = tuple(hidden)
         self._guarded = guarded
-        self._looked: Denied | None = None
-        self._links = LinkedSecrets(self._paths.root, self._asked_about)
-        self._effort = Effort()
-        self._on: dict[str, list[tuple[Rule, bool]]] = {}
+        self._files = PathRules(config, self._paths, hidden, guarded)
 
     def allow(self, rule: str) -> None:
         """Add a rule that allows, as the user chose it when asked. Raises ConfigError for what is none."""
         parse({"allow": [rule]}, PermissionConfig, "permissions")
-        self._rules.append(Rule(rule, "allow"))
-        self._on.clear()
+        self._files.add(Rule(rule, "allow"))
 
     def judge(self, tool: str, arguments: Mapping[str, Any]) -> Decision:
         """Whether this call may be made; to ask, where something cannot be looked at: a process ends meanwhile."""
-        self._looked, self._effort, reasons = None, Effort(), []
-        self._links = LinkedSecrets(self._paths.root, self._asked_about)
+        self._files.look_again()
+        reasons: list[Reason] = []
         try:
             reasons.extend(self._reasons(tool, arguments))
         except TooMuch as reason:
@@ -97,6 +87,8 @@ class Judge:
             reasons.insert(0, Reason("ask", tool, "it is nested too deeply"))
         except OSError as error:
             reasons.append(Reason("ask", tool, f"what it names cannot be looked at: {error}"))
+        except Exception as error:  # a name with a nul in it, or a fault of ours: neither allows it, or ends a rollout
+            reasons.append(Reason("ask", tool, f"it cannot be judged: {error}"))
         return decide(reasons)
 
     def _reasons(self, tool: str, arguments: Mapping[str, Any]) -> Iterator[Reason]:
@@ -107,113 +99,22 @@ class Judge:
                 yield from self._line(tool, str(arguments.get("command", "")))
             case "other":
                 unruled = Reason(self._config.others, tool, "no rule names it", remember=tool)
-                yield self._ruled(tool, tool, None) or unruled
+                yield self._files.ruled(tool, tool, None) or unruled
             case kind:
                 paths = arguments.get("paths", arguments.get("path", "."))
                 names = [str(path) for path in paths] if isinstance(paths, list) else [str(paths)]
                 for name in names:
-                    yield from self._path(tool, name, kind == "edit")
+                    yield from self._files.path(tool, name, kind == "edit")
                     yield from self._searched(tool, name)
 
     def _searched(self, tool: str, name: str) -> Iterator[Reason]:
         """A tool that goes through all below a path reads what rules speak of there, unless the sandbox hides it."""
         if tool in _SEARCHES and self._paths.root is not None:
             top = os.path.realpath(self._paths.on_host(posixpath.expanduser(name)))
-            for found in self._left().below(top):
-                yield Reason("ask", name, f"{found} lies below it: rule {self._left().by_path[found]}")
+            for found in self._files.left().below(top):
+                yield Reason("ask", name, f"{found} lies below it: rule {self._files.left().by_path[found]}")
             if tool in _READS_ALL:
                 yield from self._met(top, [tool, name], links=False, content=True, listed=True)
-
-    def _ruled(self, tool: str, piece: str, target: Target | None) -> Reason | None:
-        """What the first rule that matches says, a user's rules going before the built-in ones."""
-        if (found := self._first(tool, target)) is not None:
-            rule, built_in = found
-            remember = target.rule(kind_of(tool)) if built_in and target else ""
-            return Reason(rule.verdict, piece, f"rule {rule}{', which is built in' * built_in}", remember)
-        if target is not None and kind_of(tool) == "read":
-            if by_process(target.path):
-                return Reason("ask", piece, "it leads elsewhere for every process")
-            if other := self._left().holding(target.path):
-                return Reason(other.verdict, piece, f"it is another name of what rule {other} speaks of")
-            if self._config.builtin and (secret := self._links.named(target.path)):
-                return Reason("ask", piece, f"it is another name of {secret}", target.rule("read"))
-        return None
-
-    def _first(self, tool: str, target: Target | None) -> tuple[Rule, bool] | None:
-        """The first rule that matches, and whether it is built in; none where such a one says it is no matter."""
-        for rule, built_in in self._rules_on(tool):
-            if target is None or rule.matches_path(target.path, target.relative):
-                return None if built_in and rule.verdict == "allow" else (rule, built_in)
-        return None
-
-    def _asked_about(self, path: str) -> bool:
-        """Whether a rule has a path of this machine asked about, by that very name, which the sandbox does not hide."""
-        found = [self._first("read_file", target) for target in self._paths.targets(path)]
-        there = not lies_in(path, self._hidden)
-        return there and any(each is not None and each[0].verdict != "allow" for each in found)
-
-    def _rules_on(self, tool: str) -> list[tuple[Rule, bool]]:
-        """The rules that are about a tool at all, and whether they are built in."""
-        if tool not in self._on:
-            more = (*NO_SECRETS, *builtin.ASK) if self._config.builtin else ()
-            both = [*((rule, False) for rule in self._rules), *((rule, True) for rule in more)]
-            self._on[tool] = [(rule, built_in) for rule, built_in in both if rule.names(tool)]
-        return self._on[tool]
-
-    def _left(self) -> Denied:
-        """What the user's rules keep from being read, as far as it is there for a command; looked up once a call."""
-        if self._looked is None:
-            rules = [rule for rule in self._rules if rule.verdict != "allow" and rule.names("read_file")]
-            everything = any(rule.pattern is None for rule in rules)
-            found = denied(rules, self._paths.root) if self._paths.root and rules else Denied({}, not rules)
-            self._looked = Denied(found.without(self._hidden).by_path, found.complete and not everything)
-        return self._looked
-
-    # --- paths ----------------------------------------------------------------------------------------------------
-
-    def _path(
-        self,
-        tool: str,
-        name: str,
-        writes: bool,
-        directories: Sequence[str | None] = (WORKSPACE,),
-        removes: bool = False,
-    ) -> list[Reason]:
-        """A path, from each directory that it could be meant from."""
-        absolute = name.startswith(("/", "~"))
-        if None in directories and not absolute:
-            return [Reason("ask", name, "only a run would tell from which directory it is meant")]
-        places = [WORKSPACE] if absolute else [place for place in directories if place is not None]
-        targets = [target for place in places for target in self._paths.targets(name, place)]
-        return [self._target(tool, name, target, writes, removes) for target in dict.fromkeys(targets)]
-
-    def _target(self, tool: str, name: str, target: Target, writes: bool, removes: bool = False) -> Reason:
-        ruled = self._ruled(tool, name, target)
-        if writes and target.relative is None and not target.scratch:
-            return Reason("deny", name, f"it is {target.path}, and only the workspace may be written")
-        if writes and target.relative is not None and (why := self._refused(target.relative, removes)):
-            return Reason("deny", name, why)
-        if ruled is not None:
-            return ruled
-        if writes and (kept := self._left().holding(target.path)):
-            return Reason(kept.verdict, name, f"what rule {kept} speaks of is not written over either")
-        if writes and (secret := self._written_over(target)):
-            return Reason("ask", name, f"{secret}, and would be written over", target.rule("edit"))
-        if target.scratch:
-            return Reason("allow", name, "it is not kept")
-        if target.relative is None:
-            said = f"it is {target.path}, outside the workspace"
-            return Reason(self._config.outside, name, said, remember=target.rule("read"))
-        default = self._config.edits if writes else self._config.reads
-        said = f"no rule matches; {'edits' if writes else 'reads'} are {_DONE[default]} by default"
-        return Reason(default, name, said, remember=target.rule(kind_of(tool)))
-
-    def _written_over(self, target: Target) -> str:
-        """By what a file that is there holds secrets, where a built-in rule says so and none of the user's."""
-        if not self._config.builtin or not self._paths.exists(target) or lies_in(target.path, self._hidden):
-            return ""
-        rule, built_in = self._first("read_file", target) or (self._links.named(target.path), True)
-        return f"it holds secrets by {rule}" if rule and built_in else ""
 
     # --- commands -------------------------------------------------------------------------------------------------
 
@@ -222,7 +123,7 @@ class Judge:
             commands = unwrap(read_script(line))
         except Unreadable as reason:
             # a rule that denies every command, or allows every one, needs no reading
-            ruled = next((rule for rule in self._rules if rule.names(tool) and rule.pattern in (None, "*")), None)
+            ruled = next((rule for rule in self._files.rules if rule.names(tool) and rule.pattern in (None, "*")), None)
             piece = line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
             yield Reason(ruled.verdict, piece, f"rule {ruled}") if ruled else Reason("ask", piece, str(reason))
             return
@@ -232,6 +133,10 @@ class Judge:
         for count, (command, directories) in enumerate(courses):
             yield from self._simple(tool, command, directories, values)
             yield from self._halfway(command, commands[:count], directories)
+        if self._files.reopened:  # `echo x 3< FILE > /dev/fd/3` writes to it
+            for command, directories in courses:
+                for redirect in (replace(each, writes=True) for each in command.redirects if not each.writes):
+                    yield from self._redirect(redirect, directories, values)
 
     def _simple(
         self, tool: str, command: SimpleCommand, directories: Sequence[str | None], values: Values
@@ -251,7 +156,7 @@ class Judge:
             for name in {
                 name for word, found in zip(listed, names, strict=True) if word.text is None for name in found or ()
             }:
-                yield from self._argument(name, directories)
+                yield from self._files.argument(name, directories)
         for redirect in command.redirects:
             yield from self._redirect(redirect, directories, values)
         if not command.words:
@@ -271,8 +176,8 @@ class Judge:
                 yield from self._written_word(word, directories, removes)
             for name in () if chooses(words, at) else found or ():
                 passed = back or (words[0] in _PRINTS and word.parts is not None)
-                yield from self._argument(name, directories, outside=not passed)
-                yield from self._argument(name, others, outside=False) if others else ()
+                yield from self._files.argument(name, directories, outside=not passed)
+                yield from self._files.argument(name, others, outside=False) if others else ()
         if reason.verdict == "allow":
             yield from self._unnamed(command, words, names, directories, reason.by == _READS)
             if FOUND in command.words:
@@ -290,12 +195,9 @@ class Judge:
         root = self._paths.root.resolve()
         for path, why in written(command, before, lambda name: self._paths.on_host(name, here)):
             inside = path.is_relative_to(root) and str(path.relative_to(root))
-            if inside and (refused := self._refused(inside)):
+            if inside and (refused := self._files.refused(inside)):
                 yield Reason("deny", command.raw, f"{inside}: {why}, and stop halfway; {refused}. {INSTEAD}")
                 return
-
-    def _refused(self, path: str, removes: bool = False) -> str:
-        return self._guarded(path, removes) if self._guarded is not None else ""
 
     # --- what a command opens -------------------------------------------------------------------------------------
 
@@ -314,12 +216,12 @@ class Judge:
                     raise TooMuch
                 continue
             for place in directories if not reading.pattern.startswith("/") else (WORKSPACE,):
-                matches = None if place is None else self._paths.matches(reading.pattern, place, self._effort)
+                matches = None if place is None else self._paths.matches(reading.pattern, place, self._files.effort)
                 if matches is None or any(name.startswith("-") for name in matches):  # which are options then
                     return None
                 looped = itertools.product(reading.looped, values.places)
                 if reading.split and taken_apart(
-                    reading, matches, (at and self._paths.matches(each, at, self._effort) for each, at in looped)
+                    reading, matches, (at and self._paths.matches(each, at, self._files.effort) for each, at in looped)
                 ):
                     return None
                 found += [*matches, reading.pattern]  # a pattern below /proc matches otherwise for who runs it
@@ -374,19 +276,19 @@ class Judge:
                 yield Reason("ask", command.raw, why)
             lists, all_files = not {"diff", "grep"} & set(words), kind == "untracked"
             compared = outside_of_tree(here, sorted(git_reads.named(words, names, here, self._paths)))
-            for found in self._left().by_path if kind in ("tracked", "untracked") else ():
+            for found in self._files.left().by_path if kind in ("tracked", "untracked") else ():
                 if may_open(here, found, lists, all_files) or lies_in(found, compared):
-                    yield Reason("ask", command.raw, f"it may read {found}: rule {self._left().by_path[found]}")
+                    yield Reason("ask", command.raw, f"it may read {found}: rule {self._files.left().by_path[found]}")
             if kind == "tracked" and self._config.builtin:
                 for top in compared:
                     yield from self._met(top, words, links=False, content=True)
-                found_here = git_reads.shown(here, words, self._paths, self._links, self._effort)
+                found_here = git_reads.shown(here, words, self._paths, self._files.links, self._files.effort)
                 yield from self._asked(found_here, str(here), words)
 
     def _could_be_refused(self, built_in: bool) -> bool:
         """Whether there is a path that a command could not read unasked. Where a rule of the user's allows the command,
         only their rules on paths count."""
-        left = self._left()
+        left = self._files.left()
         if left.by_path or not left.complete:
             return True
         return built_in and (self._config.builtin or {self._config.reads, self._config.outside} != {"allow"})
@@ -401,9 +303,9 @@ class Judge:
     ) -> Iterator[Reason]:
         """Everything below what a command names is read: the files that rules speak of, and where links lead."""
         for top in starts(words, names, directories, self._paths):
-            for found in self._left().below(top):
+            for found in self._files.left().below(top):
                 if kind == "below" or os.path.isdir(found):
-                    rule = self._left().by_path[found]
+                    rule = self._files.left().by_path[found]
                     yield Reason("ask", _shown(words), f"it reads {found}: rule {rule}")
             yield from self._met(top, words, links, kind == "below")
 
@@ -413,8 +315,8 @@ class Judge:
         """The first that a walk comes to and that may not be read unasked: where a link leads, and, where the content
         of files is read, what the built-in rules take for a secret. To hide such from commands would break the
         project's own: its server reads `.env`."""
-        secrets = self._links if content and self._config.builtin else None
-        yield from self._asked(met(top, words, links, secrets, self._effort), top, words, listed)
+        secrets = self._files.links if content and self._config.builtin else None
+        yield from self._asked(met(top, words, links, secrets, self._files.effort), top, words, listed)
 
     def _asked(
         self, found: Iterable[str | None], top: str, words: Sequence[str | None], listed: bool = False
@@ -422,9 +324,9 @@ class Judge:
         for path in found:
             if path is None:
                 yield Reason("ask", top, "it holds too many directories to look at what lies in them")
-            elif not lies_in(path, self._hidden) and not (listed and ignored(Path(path))):
+            elif not lies_in(path, self._files.hidden) and not (listed and ignored(Path(path))):
                 for reason in (
-                    each for name in self._paths.as_named(path) for each in self._argument(name, [WORKSPACE])
+                    each for name in self._paths.as_named(path) for each in self._files.argument(name, [WORKSPACE])
                 ):
                     yield Reason("ask", _shown(words), f"it reads {path}: {reason.by}", reason.remember)
                     return
@@ -433,7 +335,7 @@ class Judge:
         words = [word.text for word in command.words]
         piece = " ".join(word.raw for word in command.words)
         unsure = None
-        for rule in self._rules:
+        for rule in self._files.rules:
             matches = rule.matches_command(words) if rule.names(tool) else False
             if matches and not (unsure and rule.verdict == "allow"):
                 return Reason(rule.verdict, piece, f"rule {rule}")
@@ -447,7 +349,7 @@ class Judge:
             for rule in builtin.ASK:
                 if rule.names(tool) and rule.matches_command(words) is not False:
                     return Reason("ask", piece, f"rule {rule}, which is built in", builtin.narrowest(words))
-        said = f"no rule matches; commands are {_DONE[self._config.runs]} by default"
+        said = f"no rule matches; commands are {DONE[self._config.runs]} by default"
         return Reason(self._config.runs, piece, said, builtin.narrowest(words))
 
     def _redirect(self, redirect: Redirect, directories: Sequence[str | None], values: Values) -> list[Reason]:
@@ -463,36 +365,20 @@ class Judge:
             return [Reason("ask", redirect.target.raw, "it is a connection to another machine")]
         if redirect.writes and re.search(r"(^|/)-|[\s*?\[\\]", known[0]):
             return [Reason("ask", redirect.target.raw, "to who matches it this name is an option, or several words")]
-        return [reason for name in known if name for reason in self._path(tool, name, redirect.writes, directories)]
+        return [
+            reason for name in known if name for reason in self._files.path(tool, name, redirect.writes, directories)
+        ]
 
     def _written_word(self, word: Word, directories: Sequence[str | None], removes: bool) -> Iterator[Reason]:
         """A word that names what is changed: it must lie inside."""
         if word.text is not None:
             name = word.text.partition("=")[2] if re.match(r"-?-?[\w-]+=", word.text) else word.text
             if name and not name.startswith("-"):
-                yield from self._path("write_file", name, True, directories, removes)
+                yield from self._files.path("write_file", name, True, directories, removes)
         elif (parent := parent_of_pattern(word.raw)) is not None:
-            yield from self._path("write_file", parent, True, directories, removes)
+            yield from self._files.path("write_file", parent, True, directories, removes)
         else:
             yield Reason("ask", word.raw, "only a run would tell which file this is")
-
-    def _argument(self, name: str, directories: Sequence[str | None], outside: bool = True) -> Iterator[Reason]:
-        """A word that may be a path to read: only what a rule says of it counts, for most words are no paths at all."""
-        known = [place for place in directories if place is not None] or [WORKSPACE]
-        self._effort.spend((_A_NAME + _A_STEP * name.count("/")) * len(known))
-        for place in known:
-            for target in self._paths.targets(name, place):
-                ruled = self._ruled("read_file", name, target)
-                if (
-                    ruled is None
-                    and outside
-                    and target.relative is None
-                    and not target.scratch
-                    and self._paths.exists(target)
-                ):
-                    ruled = self._target("read_file", name, target, writes=False)
-                if ruled is not None and ruled.verdict != "allow":
-                    yield ruled
 
 
 def _shown(words: Sequence[str | None]) -> str:

@@ -8,6 +8,7 @@ link could be changed by somebody else: that is the OS sandbox's to prevent.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import posixpath
@@ -21,14 +22,17 @@ from etude.environments.base import WORKSPACE
 from etude.harness.permissions.effort import Effort
 from etude.harness.permissions.rules import Kind
 
-_SCRATCH = ("/tmp", "/dev/null", "/dev/stdout", "/dev/stderr", "/dev/fd", "/dev/tty")
-"""Outside the workspace, and harmless to write."""
+_SCRATCH = re.compile(r"/tmp(?:/.*)?|/dev/(?:null|tty|std(?:in|out|err)|fd(?:/\d+)?)", re.DOTALL)
+"""Outside the workspace, and harmless to write. What lies below a descriptor is what lies in some directory."""
 _PRIVATE = ("/tmp", "/run")
 """What a command finds there is its session's own, and none of this machine's."""
 _MOST_SEEN = 20_000
 """Names looked at for one pattern."""
-_BY_PROCESS = re.compile(r"/proc/(?:self|thread-self|\d+)(?:/.*)?|/dev/fd(?:/.*)?|/dev/std(?:in|out|err)")
-"""Paths that lead elsewhere for every process."""
+_BY_PROCESS = re.compile(r"/proc/(?:self|thread-self|\d+)(?:/.*)?|/dev/fd(?:/.*)?|/dev/std(?:in|out|err)", re.DOTALL)
+_UNSEEN = re.compile(r"/proc/(?:self|thread-self|\d+)(?:/.*)?|/dev/(?:fd/[^/]+|std(?:in|out|err))/.*", re.DOTALL)
+"""Paths that lead elsewhere for every process; and those of them of which only it can tell what they are."""
+_MOST_LINKS = 40
+"""That the kernel follows for one path."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ class WorkspacePaths:
         for root in (WORKSPACE, *self._real_root):
             if lies_in(path, (root,)):
                 return Target(path, path[len(root) + 1 :] or ".")
-        return Target(path, None, lies_in(path, _SCRATCH))
+        return Target(path, None, _SCRATCH.fullmatch(path) is not None)
 
     def _followed(self, path: str, directory: str) -> Sequence[str]:
         full = posixpath.join(directory, path)
@@ -179,7 +183,9 @@ def _real(path: str, on_host: Callable[[str], str]) -> str:
         if _BY_PROCESS.fullmatch(here):
             top = "/proc/self/fd" if here == "/dev/fd" and ".." in left else here
             return posixpath.join(top, *left[::-1])
-        if os.path.islink(lies := on_host(here)) and (links := links + 1) < 40:
+        if os.path.islink(lies := on_host(here)):
+            if (links := links + 1) > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             leads = os.readlink(lies)
             left += leads.split("/")[::-1]
             real = "/" if leads.startswith("/") else real
@@ -190,7 +196,12 @@ def _real(path: str, on_host: Callable[[str], str]) -> str:
 
 def by_process(path: str) -> bool:
     """Whether a path leads elsewhere for the process that opens it than for anybody who looks at it."""
-    return path.startswith("/proc/") and _BY_PROCESS.fullmatch(path) is not None
+    return _UNSEEN.fullmatch(path) is not None
+
+
+def is_descriptor(path: str) -> bool:
+    """Whether opening it opens again, for whatever is asked of it, what a descriptor has been opened on."""
+    return re.fullmatch(r"/dev/(?:fd/\d+|std(?:in|out|err))", path) is not None
 
 
 def _unescaped(part: str) -> str:

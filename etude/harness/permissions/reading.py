@@ -49,18 +49,19 @@ _LISTS = _Reader("named", "c", ("--check",))
 _READERS: Mapping[str, _Reader] = {
     **dict.fromkeys((
         ":", "true", "false", "pwd", "cd", "echo", "printf", "test", "[", "basename", "dirname", "realpath", "readlink",
-        "stat", "which", "type", "seq", "sleep", "df", "id", "whoami", "uname", "exit", "return", "shift", "break",
+        "stat", "which", "type", "seq", "sleep", "id", "whoami", "uname", "exit", "return", "shift", "break",
         "continue", "wait", "export", "declare", "typeset", "readonly", "local", "unset", "tr", "read", "nproc", "arch",
         "printenv",
     ), _NOTHING),
     **dict.fromkeys((
         "cat", "head", "tail", "cmp", "comm", "cut", "nl", "tac", "paste", "fold", "column", "strings", "od", "hexdump",
-        "rev", "expand", "unexpand",
+        "rev", "expand", "unexpand", "df",
     ), _NAMED),
     **dict.fromkeys(("md5sum", "sha1sum", "sha256sum", "sha512sum", "b2sum", "cksum"), _LISTS),
     "wc": _Reader("named", "", ("--files0-from",)),
     "date": _Reader("nothing", "sf", ("--set", "--file")),
-    "file": _Reader("named", "CfmzZ", ("--compile", "--files-from", "--magic-file", "--uncompress")),
+    "file": _Reader("named", "CfmzZ", ("--compile", "--files-from", "--magic-file", "--uncompress",
+                                        "--uncompress-noreport")),
     "ls": _Reader("named", below="R", plain="1aAbBcCdfFgGhHiklLmnNopqQrRsStuUvxXZ", valued="ITw"),
     "du": _Reader("lists", "", ("--files0-from",), plain="0abchHkLlmPsSx", valued="BdtX"),
     "diff": _Reader("below", "l", ("--paginate", "--from-file", "--to-file"), plain="abBcdeEiNnpqrstTuwyZ",
@@ -69,7 +70,8 @@ _READERS: Mapping[str, _Reader] = {
                                     valued="ABCdDefm")),
     "rg": _Reader("below", "z", ("--pre", "--search-zip", "--hostname-bin"), plain="acFHhIiLlNnoPpqSsUuvwx",
                   valued="ABCEefgjMmrtT"),
-    "tree": _Reader("lists", "oRH", ("--from", "--info", "--output"), plain="aACdDfFghilnNpqrsStuvxX", valued="ILPT"),
+    "tree": _Reader("lists", "oRH", ("--fromfile", "--fromtabfile", "--info", "--output"),
+                    plain="aACdDfFghilnNpqrsStuvxX", valued="ILPT"),
     "find": _Reader("lists", "", ("-delete", "-fprint", "-fprintf", "-fprint0", "-fls", "-files0-from")),
     "sort": _Reader("named", only=r"-[bcCdfghiMnRrsuVz]+|-[ktS]\S*|--(key|field-separator)=.*|--[a-z-]+-sort|--reverse|"
                     "--unique|--stable|--ignore-case|--zero-terminated|--ignore-leading-blanks"),
@@ -359,6 +361,7 @@ def _git(words: Sequence[str]) -> Opens | None:
     options = [word.partition("=")[0] for word in rest if word.startswith("-")]
     refused = [name for name in options if len(name) > 2 and any(long.startswith(name) for long in _GIT_REFUSED)]
     pager = any(re.match(r"-\w*O", option) for option in options)
+    signed = any(re.search(r"%[-+ ]?G|%\(signature", word) for word in rest)  # gpg is run for these
     # for `:name` git reads its index, and takes a file that it finds unchanged there for what is committed
     from_index = any(word.startswith(":") for word in rest)
-    return None if refused or pager else "tracked" if name in _GIT_TRACKED or from_index else "history"
+    return None if refused or pager or signed else "tracked" if name in _GIT_TRACKED or from_index else "history"

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from pydantic import field_validator
+from pydantic import ValidationInfo, field_validator
 
 from etude.config import Config
 from etude.harness.permissions.globs import Glob
@@ -70,7 +70,14 @@ class Rule:
 
     @cached_property
     def pattern(self) -> str | None:
-        return _parts(self.text)[1]
+        """Of a path in its plain form. To forbid a directory is to forbid what lies in it."""
+        name, pattern = _parts(self.text)
+        if pattern is None or name in ("run", *RUNS):
+            return pattern
+        plain = _plain(pattern)
+        if self.verdict == "allow" or self.leftovers or plain.endswith("**"):
+            return plain
+        return "**" if plain == "." else f"{plain}/**"
 
     @cached_property
     def words(self) -> tuple[str, ...]:
@@ -128,11 +135,15 @@ class PermissionConfig(Config):
 
     @field_validator("allow", "ask", "deny")
     @classmethod
-    def _readable(cls, rules: tuple[str, ...]) -> tuple[str, ...]:
+    def _readable(cls, rules: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         for text in rules:
             name, pattern = _parts(text)
+            if name not in _GROUPS and name.lower() in _GROUPS:
+                raise ValueError(f"{text!r}: write {name.lower()} in small letters")
             if pattern is not None and name not in _GROUPS and not any(name in tools for tools in _GROUPS.values()):
                 raise ValueError(f"{text!r}: only read, edit and run (or their tools) take a pattern in parentheses")
+            if pattern is not None and kind_of(_GROUPS.get(name, (name,))[0]) != "run":
+                _check_path(text, pattern, info.field_name != "allow")
             if pattern is not None and kind_of(_GROUPS.get(name, (name,))[0]) == "run":
                 try:
                     shlex.split(pattern)
@@ -158,6 +169,25 @@ def _parts(text: str) -> tuple[str, str | None]:
     if found is None or found[2] == "":
         raise ValueError(f"{text!r} is no rule; write TOOL or TOOL(PATTERN), for instance run(git push *)")
     return found[1], found[2]
+
+
+def _plain(pattern: str) -> str:
+    """`./DIR//x/` is `DIR/x/**`, and `.` is all of the workspace."""
+    within = pattern.strip()
+    plain = re.sub(r"^//+", "/", posixpath.normpath(within))
+    if within.endswith("/"):
+        plain = f"{plain.rstrip('/')}/**"
+    return re.sub(r"^\./", "", plain)
+
+
+def _check_path(text: str, pattern: str, forbids: bool) -> None:
+    """Raises ValueError for a pattern that does not mean what it seems to."""
+    if ".." in pattern.split("/"):
+        raise ValueError(f"{text[:200]!r}: without `..`, please: say where it lies from the workspace, or from /")
+    if forbids and set(pattern) & set("[{"):
+        raise ValueError(
+            f"{text[:200]!r}: no […] or {{…}} here; write a rule for each, and `?` for a bracket in a name"
+        )
 
 
 def _exactly(pattern: Sequence[str], words: Sequence[str | None]) -> bool:

@@ -122,7 +122,7 @@ def unreadable(config: PermissionConfig, root: Path) -> tuple[str, ...]:
 
 def _matching(rule: Rule, root: Path) -> Iterator[str | None]:
     """The topmost paths that a rule matches; a None where there may be more than were looked at."""
-    pattern = posixpath.expanduser(rule.pattern or "")
+    pattern = posixpath.expanduser(rule.pattern or "").removesuffix("/**")  # which is what lies in a match
     parts = [part for part in pattern.split("/") if part]
     plain = next((at for at, part in enumerate(parts) if set(part) & set("*?")), len(parts))
     start = os.path.join("/" if pattern.startswith("/") else root, *parts[:plain])
