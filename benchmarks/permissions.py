@@ -17,7 +17,8 @@ dash, where the files are there to be read, with all that it leaves running.
   `more_rules_less_asked` counts where that is not so.
 - `everyday` are the shares of 300 commands that only read which nobody is asked about: with the default rules, with
   reads denied and hidden by the sandbox as the product does it, with reads denied and nothing hidden, and, for
-  comparison, with the rule that other agents have: a known command of plain words.
+  comparison, with the rule of an agent that has no sandbox: a known command of plain words. `everyday_by_others` is
+  the same of 173 commands that somebody wrote without having seen the judge's table.
 
 The last line is one JSON object. Needs bubblewrap, dash and strace; the lines also try git, rg, jq, tree, xxd, file
 and gawk.
@@ -36,6 +37,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -46,10 +48,11 @@ from denied_reads.words import unread
 
 from etude.environments.build import default_cache_dir
 from etude.harness.permissions import Judge, WorkspacePaths, unreadable
+from etude.harness.permissions.reading import opens
 from etude.harness.permissions.shell import Unreadable, read_script
 from etude.harness.permissions.unwrap import unwrap
 
-EVERYDAY = Path(__file__).parents[1] / "tests" / "harness" / "everyday.txt"
+LISTS = Path(__file__).parents[1] / "tests" / "harness"
 BATCH = 2_000
 FAULTS = ("denied_opens", "secret_opens", "read_otherwise", "more_rules_less_asked")
 REFUSED_RUN = 100
@@ -63,13 +66,14 @@ _PLAIN = {
 redirections."""
 
 
-def everyday() -> list[str]:
-    return [line for line in EVERYDAY.read_text().splitlines() if line and not line.startswith("#")]
+def everyday(name: str = "everyday") -> list[str]:
+    lines = (LISTS / f"{name}.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
 
 
-def shares(trial: Trial) -> dict[str, float]:
-    """The part of everyday commands that nobody is asked about, by the rules in force."""
-    place, lines = WorkspacePaths(trial.project), everyday()
+def shares(trial: Trial, lines: Sequence[str]) -> dict[str, float]:
+    """The part of these commands that nobody is asked about, by the rules in force."""
+    place = WorkspacePaths(trial.project)
     gone = [os.path.join(trial.project, path) for path in unreadable(trial.rules, trial.project)]
     judges = {
         "default": trial.by_default,
@@ -172,7 +176,7 @@ def _run(trial: Trial, tally: Tally, lines: list[str], denying: set[str], defaul
     for line, shell, files in runs.hits:
         denied = files & trial.denied_files if line in denying else frozenset()
         secret = files & trial.secret_files if line in default else frozenset()
-        if secret and re.search(r"\bgit\b", line) and not trial.shows(line, shell):
+        if secret and _git_alone(line) and not trial.shows(line, shell):
             tally.secrets_compared, secret = tally.secrets_compared + 1, frozenset()
         tally.denied_opens += bool(denied)
         tally.secret_opens += bool(secret)
@@ -192,6 +196,18 @@ def _run(trial: Trial, tally: Tally, lines: list[str], denying: set[str], defaul
         _say(f"read otherwise than it was run: {line!r}, of which ran {words!r}")
     tally.read_otherwise += len(otherwise)
     tally.not_compared += others
+
+
+def _git_alone(line: str) -> bool:
+    """Whether nothing but git could have opened a file: beside it stand only commands that open none."""
+    try:
+        commands = unwrap(read_script(line))
+    except Unreadable:
+        return False
+    words = [[word.text for word in command.words] for command in commands]
+    return all(not command.redirects for command in commands) and all(
+        not each or each[0] == "git" or opens(each) == "nothing" for each in words
+    )
 
 
 def missing_programs(line: str, path: str) -> set[str]:
@@ -221,7 +237,8 @@ def main() -> None:
         os.environ |= {"XDG_CACHE_HOME": str(default_cache_dir().parent), "HOME": str(trial.home)}
         result = play(trial, options.lines, options.seed)
         trial.lay_out(secrets=False)
-        result["everyday"] = shares(trial)
+        result["everyday"] = shares(trial, everyday())
+        result["everyday_by_others"] = shares(trial, everyday("everyday_by_others"))
     finally:
         trial.remove()
     if result["missing"]:

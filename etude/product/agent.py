@@ -247,11 +247,17 @@ def _begin(session: Session, name: str, directory: Path, model: str) -> None:
         session.begin(id=name, workspace=str(directory), time=time, model=model, version=__version__)
 
 
+_READS_MORE = {"RIPGREP_CONFIG_PATH", "GREP_OPTIONS"}
+"""Variables with options for ripgrep and grep, `--hidden` for one."""
+
+
 def confined(
     config: WorkspaceConfig, permissions: PermissionConfig, directory: Path, secrets: Sequence[str] = ()
 ) -> WorkspaceConfig:
-    """Without the user's secrets in its environment, these among them, and without files that nothing may read."""
-    env = {**without_secrets(os.environ, said=secrets), **config.env}
+    """Without the user's secrets in its environment, these among them, and without files that nothing may read. Nor
+    with what has a search read more than its words say: the judge goes by those."""
+    env = {name: value for name, value in without_secrets(os.environ, said=secrets).items() if name not in _READS_MORE}
+    env |= config.env
     if config.sandbox == "off":
         return config.model_copy(update={"env": env})
     denied = unreadable(permissions, directory)

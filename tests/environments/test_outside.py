@@ -130,6 +130,16 @@ def test_sockets_of_the_machine_are_not_reached_and_those_of_commands_are(home: 
         each.close()
 
 
+def test_no_variable_of_the_user_has_a_search_read_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge goes by a command's words: with `--hidden` from elsewhere `rg KEY` would read a `.env`."""
+    monkeypatch.setenv("RIPGREP_CONFIG_PATH", str(tmp_path / "rg"))
+    monkeypatch.setenv("EDITOR_OF_CHOICE", "vi")
+    for sandbox in ("on", "off"):
+        config = WorkspaceConfig.model_validate({"sandbox": sandbox, "network": "full"})
+        env = confined(config, PermissionConfig(), tmp_path).env
+        assert "RIPGREP_CONFIG_PATH" not in env and env["EDITOR_OF_CHOICE"] == "vi"
+
+
 def test_what_rules_deny_to_read_is_not_there_wherever_it_lies(home: Path) -> None:
     project = home / "project"
     for name in ("infra/secrets/key", ".env", "src/a.py"):

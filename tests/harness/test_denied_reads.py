@@ -226,9 +226,22 @@ def test_what_ripgrep_passes_over_is_no_reason_to_ask(trial: Trial) -> None:
 
 def test_everyday_commands_are_not_asked_about(trial: Trial) -> None:
     assert len(permissions.everyday()) == 300 == len(set(permissions.everyday()))
-    shares = permissions.shares(trial)
+    shares = permissions.shares(trial, permissions.everyday())
     assert shares["default"] >= 0.9 and shares["denied_and_hidden"] >= 0.9, shares
     assert shares["denied_only"] >= 0.65 and shares["plain_words"] < shares["default"], shares
+    others = permissions.shares(trial, permissions.everyday("everyday_by_others"))
+    assert others["default"] >= 0.85, others
+
+
+def test_an_open_is_git_s_only_where_git_is_alone(trial: Trial) -> None:
+    assert permissions._git_alone("cd src && git diff --stat; echo done")
+    for line in (
+        "rev x.pem # git",
+        "cat x.pem > o; git status",
+        "tr a b < .env; git status",
+        "cat .git/../x.pem | base64",
+    ):
+        assert not permissions._git_alone(line), line
 
 
 def test_what_the_sandbox_hides_is_not_asked_about_and_what_comes_later_is(trial: Trial) -> None:

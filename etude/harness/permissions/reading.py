@@ -51,11 +51,12 @@ _READERS: Mapping[str, _Reader] = {
         ":", "true", "false", "pwd", "cd", "echo", "printf", "test", "[", "basename", "dirname", "realpath", "readlink",
         "stat", "which", "type", "seq", "sleep", "id", "whoami", "uname", "exit", "return", "shift", "break",
         "continue", "wait", "export", "declare", "typeset", "readonly", "local", "unset", "tr", "read", "nproc", "arch",
-        "printenv",
+        "printenv", "ps", "free", "uptime",
     ), _NOTHING),
+    "hostname": _Reader("nothing", only=r"-[fsiId]|--(fqdn|short|ip-address|all-ip-addresses|domain)"),
     **dict.fromkeys((
         "cat", "head", "tail", "cmp", "comm", "cut", "nl", "tac", "paste", "fold", "column", "strings", "od", "hexdump",
-        "rev", "expand", "unexpand", "df",
+        "rev", "expand", "unexpand", "df", "join",
     ), _NAMED),
     **dict.fromkeys(("md5sum", "sha1sum", "sha256sum", "sha512sum", "b2sum", "cksum"), _LISTS),
     "wc": _Reader("named", "", ("--files0-from",)),
@@ -82,7 +83,8 @@ _READERS: Mapping[str, _Reader] = {
     "jq": _Reader("named", "Lf", ("--library-path", "--from-file", "--run-tests")),
     "git": _Reader("history"),
 }  # fmt: skip
-_VERSIONS = re.compile(r"(python[\d.]*|node|git|gcc|g\+\+|clang|cmake|bash|rg|jq)")
+_VERSIONS = re.compile(r"(python[\d.]*|node|npm|pip3?|git|gcc|g\+\+|clang|cmake|make|bash|perl|rg|jq)")
+"""Not those that run another of themselves where the project says so: cargo, go, yarn, pnpm."""
 _GIT_HISTORY = {
     "log", "show", "blame", "ls-tree", "rev-parse", "rev-list", "merge-base", "shortlog", "cat-file", "show-ref",
     "for-each-ref", "name-rev", "check-ignore", "count-objects", "cherry", "diff-tree", "whatchanged",
@@ -96,6 +98,7 @@ _GIT_LISTS: Mapping[str, str] = {
     "stash": r"list( (-\d+|--oneline|--stat))*|show( (-p|--patch|--stat|--name-only))*( (stash@\{\d+\}|\d+))?",
     "submodule": r"|status( --cached| --recursive| --quiet)*",
     "reflog": r"|show( [^-]\S*)*|-\d+|HEAD",
+    "symbolic-ref": r"((-q|--quiet|--short) )*HEAD",
     "worktree": r"list( --porcelain| -v)?",
     "config": r"--list|-l|(--local |--global )?(--get |--get-all )?[\w-]+(\.[\w-]+)+|--list --show-origin",
 }
@@ -123,6 +126,8 @@ def opens(words: Sequence[str | None]) -> Opens | None:
     name = words[0] or ""
     known = [word for word in words[1:] if word is not None]
     if _VERSIONS.fullmatch(name) and words[1:] in (["--version"], ["-V"]):
+        return "nothing"
+    if words == ["java", "-version"]:
         return "nothing"
     if name == "set":
         safe = known and len(known) == len(words) - 1
@@ -265,7 +270,7 @@ def _each(chosen: re.Match[str]) -> list[str]:
 
 
 def _fits(name: str, reader: _Reader, words: Sequence[str | None], known: Sequence[str]) -> bool:
-    if name in ("find", "rg", "jq", "git", "sed", "awk", "sort", "uniq", "xxd", "tree") and None in words:
+    if name in ("find", "rg", "jq", "git", "sed", "awk", "sort", "uniq", "xxd", "tree", "hostname") and None in words:
         return False
     if name in ("date", "printf", "wait", "read", "unset") and words and words[0] is None:
         return False
@@ -278,6 +283,8 @@ def _fits(name: str, reader: _Reader, words: Sequence[str | None], known: Sequen
     pairs = [(before, word) for before, word in zip(("", *known), known, strict=False) if word in operands]
     if name in ("uniq", "xxd"):  # what stands behind a file's name is what xxd writes, an option as well
         return not operands or operands == list(known[-1:])
+    if name == "hostname":  # a word that is no option is the new one
+        return not operands
     if name == "sed":
         return _sed(known)
     if name == "awk":

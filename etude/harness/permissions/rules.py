@@ -182,8 +182,8 @@ def _plain(pattern: str) -> str:
 
 def _check_path(text: str, pattern: str, forbids: bool) -> None:
     """Raises ValueError for a pattern that does not mean what it seems to."""
-    if ".." in pattern.split("/"):
-        raise ValueError(f"{text[:200]!r}: without `..`, please: say where it lies from the workspace, or from /")
+    if not forbids and ".." in pattern.split("/"):
+        raise ValueError(f"{text[:200]!r}: what lies outside of the workspace is allowed by its path from / or ~")
     if forbids and set(pattern) & set("[{"):
         raise ValueError(
             f"{text[:200]!r}: no […] or {{…}} here; write a rule for each, and `?` for a bracket in a name"
