@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from etude.environments.base import Backend, Sandbox
-from etude.errors import ConfigError, EtudeError, Overloaded
+from etude.errors import ConfigError, EndpointError, EtudeError, Overloaded
 from etude.harness.config import HarnessConfig
 from etude.harness.cost import SessionCost
 from etude.harness.dialogue import Dialogue
@@ -98,10 +98,17 @@ class Judged:
     why: str
     """The verifier's reason (passed, failed, timeout, …), "cheated", "unaudited", or what failed."""
     cost: SessionCost
+    notes: Mapping[str, int]
+    """What the dialogue counted of its messages, the last time it was played."""
+
+
+Told = tuple[SessionCost, Mapping[str, int]]
 
 
 class Player(Generic[Talk]):
-    """Plays attempts; `dialogue_of` opens the conversation of one, and `cost_of` says what it has cost by then."""
+    """Plays attempts; `dialogue_of` opens the conversation of one, and `told_of` says what it has cost by then, and
+    counts its messages.
+    """
 
     def __init__(
         self,
@@ -110,11 +117,11 @@ class Player(Generic[Talk]):
         harness: HarnessConfig,
         context: int,
         dialogue_of: Callable[[Attempt], Talk],
-        cost_of: Callable[[Talk], SessionCost] = lambda dialogue: SessionCost(),
+        told_of: Callable[[Talk], Told] = lambda dialogue: (SessionCost(), {}),
     ) -> None:
         """`judges` audit; `context` is the most that the learner's model takes."""
         self._backend, self._judges, self._harness, self._context = backend, judges, harness, context
-        self._dialogue_of, self._cost_of = dialogue_of, cost_of
+        self._dialogue_of, self._told_of = dialogue_of, told_of
         self._failed = 0
 
     def has_room(self, task: Task) -> bool:
@@ -135,24 +142,28 @@ class Player(Generic[Talk]):
                 said = await self._once(attempt, dialogue)
                 if isinstance(said, tuple):
                     self._failed = 0
-                    return Judged(attempt, *said, cost=spent + self._cost_of(dialogue))
+                    cost, notes = self._told_of(dialogue)
+                    return Judged(attempt, said[0], said[1], said[2], spent + cost, notes)
                 why = said.what
             except ConfigError:
                 raise
             except (EtudeError, OSError) as error:
                 why = f"{type(error).__name__}: {error}"
                 pause = max(pause, error.retry_after_s) if isinstance(error, Overloaded) else pause
-            spent += self._cost_of(dialogue)
-            if left:
-                await asyncio.sleep(pause)
-                pause *= 2
+                if isinstance(error, EndpointError):  # asking again will not help
+                    left = 0
+            spent += self._told_of(dialogue)[0]
+            if not left:
+                break
+            await asyncio.sleep(pause)
+            pause *= 2
         self._failed += 1
-        return Judged(attempt, None, False, why, spent)
+        return Judged(attempt, None, False, why, spent, {})
 
-    def raise_if_hopeless(self, last: Judged) -> None:
+    def raise_if_hopeless(self, why: str) -> None:
         if self._failed >= FAILURES_IN_A_ROW:
             raise EtudeError(
-                f"{self._failed} sessions in a row got no verdict, the last for this: {last.why}; mend that, and give "
+                f"{self._failed} sessions in a row got no verdict, the last for this: {why}; mend that, and give "
                 "the same command again: it goes on with what was kept"
             )
 

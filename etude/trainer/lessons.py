@@ -6,9 +6,9 @@ Owns `Tasks`, `sandboxes`, `play_missing` and `learn`. Whose sessions they are, 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-from collections.abc import AsyncGenerator, Sequence
-from itertools import cycle, islice
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +49,8 @@ class Tasks:
     def take(self, first: int, count: int) -> list[Task]:
         """So many, from number `first` on; none of them twice."""
         if self.given:
-            count = min(count, len(self.given))
-            return list(islice(cycle(self.given), first % len(self.given), first % len(self.given) + count))
+            numbers = range(first, first + min(count, len(self.given)))
+            return [self.given[each % len(self.given)] for each in numbers]
         config = self._config
         make, rungs, zero = family(config.family).task, config.rungs, FIRST_SEED + config.seed * 1_000_000
         return [make(rungs[each % len(rungs)], "train", zero + each) for each in range(first, first + count)]
@@ -72,25 +72,30 @@ def _training_tasks(directories: Sequence[Path]) -> list[Task]:
 
 
 async def play_missing(
-    attempts: Sequence[Attempt], player: Player[Any], sessions: TaughtSessions, concurrency: int
+    attempts: Sequence[Attempt],
+    player: Player[Any],
+    sessions: TaughtSessions,
+    concurrency: int,
+    is_enough: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Play what has no verdict yet; each is on the disk as it ends."""
+    """Play what has no verdict yet, until it `is_enough`; each is on the disk as it ends."""
     roomy = {attempt.task.id: player.has_room(attempt.task) for attempt in attempts}
     if attempts and not any(roomy.values()):
         raise ConfigError(
             "no task leaves room for one turn in the model's context; "
             f"{attempts[0].task.id}: give its limits more max_context_tokens, or take a model with a longer context"
         )
-    waiting = of_attempts([each for each in attempts if roomy[each.task.id]], sessions.played())
+    missing = of_attempts([each for each in attempts if roomy[each.task.id]], sessions.played())
 
     async def one(attempt: Attempt) -> None:
         judged = await player.play(attempt)
-        session = taught(judged)
+        session = taught(judged, sessions.masked(judged.why))
         if session.played or session.cost.requests:
-            await sessions.add(session)
+            await sessions.add(session, judged.result.events if session.notes and judged.result else ())
         log.info("played", session=attempt.id, solved=session.solved, why=session.why)
-        player.raise_if_hopeless(judged)
+        player.raise_if_hopeless(session.why)
 
+    waiting = itertools.takewhile(lambda _: not is_enough(), missing)
     async with contextlib.aclosing(as_they_end(waiting, one, concurrency)) as ended:
         async for _ in ended:
             pass
@@ -126,7 +131,7 @@ def counters(sessions: TaughtSessions, kept: Kept) -> Made:
         raise EtudeError(
             f"none of {played} sessions can be learned from ({why}); take easier tasks, or play more sessions"
         )
-    return {"played": played, "kept": kept.sessions, "dropped": dropped}
+    return {"played": played, "kept": kept.sessions, "dropped": dropped, **kept.notes}
 
 
 # --- learning ---------------------------------------------------------------------------------------------------------

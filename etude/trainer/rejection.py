@@ -141,7 +141,7 @@ class RejectionStart:
         """What a round has learned is not learned again; the last round's model is the warm start's."""
         place = self.directory if number == self.source.rounds else self.directory / f"round-{number}"
         done, of = place / "learned.json", digest(documents)
-        known = json.loads(done.read_bytes()) if done.exists() else {}
+        known: Made = json.loads(done.read_bytes()) if done.exists() else {}
         if known.get("of") != of:
             known = {"of": of, "learned": learn(self.config, documents, place)}
             write_whole(done, json.dumps(known).encode())

@@ -7,6 +7,7 @@ refused. The first line says what decides them. Holds no key and no header of an
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -45,9 +46,11 @@ class TaughtSession:
     documents: tuple[Document, ...]
     """Of a session that was solved, what can be learned."""
     cost: SessionCost
+    notes: Mapping[str, int]
+    """Counts of a teacher's messages, and of those that are not learned."""
 
 
-def taught(judged: Judged) -> TaughtSession:
+def taught(judged: Judged, why: str) -> TaughtSession:
     attempt, result = judged.attempt, judged.result
     segments = result.segments if result is not None and judged.solved else ()
     return TaughtSession(
@@ -57,20 +60,32 @@ def taught(judged: Judged) -> TaughtSession:
         number=attempt.number,
         stratum=str(attempt.task.provenance.get("rung", "")),
         solved=judged.solved,
-        why=judged.why,
+        why=why,
         played=result is not None,
         documents=tuple(map(document_of, segments)),
         cost=judged.cost,
+        notes=dict(judged.notes),
     )
+
+
+def masked(said: Any, secrets: Sequence[str]) -> Any:
+    """A text, or what JSON can hold, without secrets: an endpoint may say its own key, in an error or as the model."""
+    if isinstance(said, str):
+        return functools.reduce(lambda text, secret: text.replace(secret, "[key]"), secrets, said)
+    if isinstance(said, dict):
+        return {key: masked(value, secrets) for key, value in said.items()}
+    return [masked(each, secrets) for each in said] if isinstance(said, list) else said
 
 
 class TaughtSessions:
     """Open in one process at a time; close it."""
 
-    def __init__(self, directory: Path, head: Mapping[str, Any]) -> None:
-        """`head` is what decides the sessions. Raises ConfigError where it is not that of the directory's."""
+    def __init__(self, directory: Path, head: Mapping[str, Any], secrets: Sequence[str] = ()) -> None:
+        """`head` is what decides the sessions. Raises ConfigError where it is not that of the directory's. `secrets`
+        are never written.
+        """
         directory.mkdir(parents=True, exist_ok=True)
-        self.path = directory / FILE
+        self.path, self._secrets = directory / FILE, tuple(secrets)
         self._journal = Journal(self.path)
         try:
             lines = [*self._journal]
@@ -93,11 +108,15 @@ class TaughtSessions:
             {"ids": each.token_ids.tolist(), "sampled": "".join("01"[said] for said in each.sampled.tolist())}
             for each in session.documents
         ]
-        said = [json.loads(encode_event(event)) for event in events]
+        said = [self.masked(json.loads(encode_event(event))) for event in events]
         row = {**asdict(session), "documents": documents, **({"events": said} if said else {})}
         self._journal.append(_line(row))
         self.all.append(session)
         await self._journal.sync()
+
+    def masked(self, said: Any) -> Any:
+        """Without secrets."""
+        return masked(said, self._secrets)
 
     def spent(self) -> SessionCost:
         return sum((each.cost for each in self.all), SessionCost())
@@ -122,23 +141,27 @@ class Kept:
         self._of_task: Counter[str] = Counter()
         self._by_stratum: dict[Any, list[Document]] = defaultdict(list)
         self.sessions = 0
+        self.notes: Counter[str] = Counter()
+        """Counts of messages, of the sessions that are learned."""
         self.dropped: Counter[str] = Counter()
 
     def offer(self, session: TaughtSession) -> None:
         """One that has a verdict."""
         if session.solved:
-            self.add(session.task, session.stratum, session.documents)
+            if self.add(session.task, session.stratum, session.documents):
+                self.notes.update(session.notes)
         else:
             self.dropped[session.why] += 1
 
-    def add(self, task: str, stratum: Hashable, documents: Sequence[Document]) -> None:
-        """One that was solved."""
+    def add(self, task: str, stratum: Hashable, documents: Sequence[Document]) -> bool:
+        """One that was solved; whether it is kept."""
         if why := self._against(task, documents):
             self.dropped[why] += 1
-            return
+            return False
         self._of_task[task] += 1
         self._by_stratum[stratum] += documents
         self.sessions += 1
+        return True
 
     def _against(self, task: str, documents: Sequence[Document]) -> str:
         if any(len(each.token_ids) > self._longest for each in documents):

@@ -4,6 +4,7 @@
     [source]                                  whose sessions it learns from; one table of one of these kinds:
       kind = "expert"        trainer.demonstrations   a script that knows the family plays; nobody judges it
       kind = "rejection"     trainer.rejection        the model itself plays, in rounds; what it solved is kept
+      kind = "teacher"       trainer.teacher          a model behind an endpoint plays; what it solved is kept
 
 Owns `make_warm_start`, what `etude pretrain` does with such a recipe, and `WarmStartConfig`, its schema. All sessions
 are real ones, through the harness of the recipe, in sandboxes; tasks are a generated family's or those of task
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -38,6 +39,7 @@ from etude.trainer.demonstrations import record
 from etude.trainer.documents import Document, document_of
 from etude.trainer.lessons import Made, Tasks, learn
 from etude.trainer.rejection import RejectionSource, RejectionStart
+from etude.trainer.teacher import TeacherSource, TeacherStart
 
 _HASHED = (".json", ".jinja", ".safetensors")
 
@@ -53,7 +55,9 @@ def _kind(table: Any) -> str:
 
 
 Source = Annotated[
-    Annotated[ExpertSource, Tag("expert")] | Annotated[RejectionSource, Tag("rejection")],
+    Annotated[ExpertSource, Tag("expert")]
+    | Annotated[RejectionSource, Tag("rejection")]
+    | Annotated[TeacherSource, Tag("teacher")],
     Discriminator(_kind),
 ]
 
@@ -95,10 +99,16 @@ class WarmStartConfig(Config):
         return self
 
     def identity(self) -> Made:
-        """What decides the sessions that are judged."""
-        silent = {"threads", "concurrency", "environment"}
-        said = self.model_dump(mode="json", exclude=silent | {"model", "directories", "harness"})
-        return {**said, "model": _files_of(self.model), "harness": self.harness.identity()}
+        """What decides the sessions that are judged: of a teacher's, nothing of what is learned from them."""
+        silent = {"model", "directories", "harness", "threads", "concurrency", "environment"}
+        hashed, source = _HASHED, self.source.model_dump(mode="json")
+        if isinstance(self.source, TeacherSource):
+            silent |= {"sessions", "optimizer", "tokens", "tokens_per_step"}
+            hashed = tuple(suffix for suffix in _HASHED if suffix != ".safetensors")
+            asked = self.source.endpoint.model_dump(mode="json", exclude={"key_env", "key_file", "headers", "attempts"})
+            source = {"kind": "teacher", "endpoint": asked, "reasoning_tokens": self.source.reasoning_tokens}
+        said = self.model_dump(mode="json", exclude=silent | {"source"})
+        return {**said, "source": source, "model": _files_of(self.model, hashed), "harness": self.harness.identity()}
 
 
 def make_warm_start(config: WarmStartConfig, directory: Path) -> Made:
@@ -107,6 +117,8 @@ def make_warm_start(config: WarmStartConfig, directory: Path) -> Made:
     try:
         if isinstance(config.source, RejectionSource):
             return RejectionStart(config, config.source, directory).made()
+        if isinstance(config.source, TeacherSource):
+            return TeacherStart(config, config.source, directory).made()
         return _imitated(config, directory)
     except KeyboardInterrupt:
         raise Interrupted(f"what was played is in {directory}; the same command goes on with it") from None
@@ -136,11 +148,11 @@ async def _recorded(config: WarmStartConfig, chat: ChatRenderer) -> list[Documen
     return [document_of(segment) for name in sorted(by_task) for segment in by_task[name]]
 
 
-def _files_of(model: Path) -> Mapping[str, str]:
+def _files_of(model: Path, hashed: Sequence[str]) -> Mapping[str, str]:
     """A digest of each file that decides what a checkpoint says."""
     found = {}
     for path in sorted(model.glob("*")):
-        if path.suffix in _HASHED:
+        if path.suffix in hashed:
             with path.open("rb") as file:
                 found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     return found
