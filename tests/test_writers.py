@@ -89,6 +89,7 @@ TRIED = {
     "trainer/documents.py": "recorded sessions",
     "trainer/midtraining.py": "a mid-training and its log",
     "trainer/lessons.py": "a mid-training and its log",
+    "trainer/on_policy.py": "a mid-training and its log",
     "trainer/rejection.py": "a run's reports and summaries",
     "trainer/taught.py": "a session's log",
     "weights/cache.py": "a relay's cache",

@@ -5,6 +5,7 @@
       kind = "expert"        trainer.demonstrations   a script that knows the family plays; nobody judges it
       kind = "rejection"     trainer.rejection        the model itself plays, in rounds; what it solved is kept
       kind = "teacher"       trainer.teacher          a model behind an endpoint plays; what it solved is kept
+      kind = "distillation"  trainer.on_policy        the model itself plays; another checkpoint says how it would go on
 
 Owns `make_warm_start`, what `etude pretrain` does with such a recipe, and `WarmStartConfig`, its schema. All sessions
 are real ones, through the harness of the recipe, in sandboxes; tasks are a generated family's or those of task
@@ -38,6 +39,7 @@ from etude.trainer.config import OptimizerConfig
 from etude.trainer.demonstrations import record
 from etude.trainer.documents import Document, document_of
 from etude.trainer.lessons import Made, Tasks, learn
+from etude.trainer.on_policy import DistillationSource, DistillationStart
 from etude.trainer.rejection import RejectionSource, RejectionStart
 from etude.trainer.teacher import TeacherSource, TeacherStart
 
@@ -57,7 +59,8 @@ def _kind(table: Any) -> str:
 Source = Annotated[
     Annotated[ExpertSource, Tag("expert")]
     | Annotated[RejectionSource, Tag("rejection")]
-    | Annotated[TeacherSource, Tag("teacher")],
+    | Annotated[TeacherSource, Tag("teacher")]
+    | Annotated[DistillationSource, Tag("distillation")],
     Discriminator(_kind),
 ]
 
@@ -74,7 +77,7 @@ class WarmStartConfig(Config):
     directories: tuple[Path, ...] = ()
     """Task directories, or directories of such, in place of a family; of their tasks those of the split `train`."""
     sessions: int = Field(1000, ge=1)
-    """That are played: in all, or in each round where there are rounds."""
+    """That are played: in all, or in each round or step where there are such."""
     source: Source = ExpertSource()
     harness: HarnessConfig
     """That of the runs which begin from here."""
@@ -88,7 +91,9 @@ class WarmStartConfig(Config):
     threads: int = 2
 
     def idle(self) -> dict[str, str]:
-        return dict.fromkeys(("family", "rungs"), "with directories") if self.directories else {}
+        found = dict.fromkeys(("family", "rungs"), "with directories") if self.directories else {}
+        distils = isinstance(self.source, DistillationSource)
+        return found | ({"tokens": "with a source that has steps"} if distils else {})
 
     @model_validator(mode="after")
     def _playable(self) -> WarmStartConfig:
@@ -101,12 +106,16 @@ class WarmStartConfig(Config):
     def identity(self) -> Made:
         """What decides the sessions that are judged: of a teacher's, nothing of what is learned from them."""
         silent = {"model", "directories", "harness", "threads", "concurrency", "environment"}
-        hashed, source = _HASHED, self.source.model_dump(mode="json")
+        hashed: Sequence[str] = _HASHED
+        source: Made = self.source.model_dump(mode="json")
         if isinstance(self.source, TeacherSource):
             silent |= {"sessions", "optimizer", "tokens", "tokens_per_step"}
             hashed = tuple(suffix for suffix in _HASHED if suffix != ".safetensors")
             asked = self.source.endpoint.model_dump(mode="json", exclude={"key_env", "key_file", "headers", "attempts"})
             source = {"kind": "teacher", "endpoint": asked, "reasoning_tokens": self.source.reasoning_tokens}
+        if isinstance(self.source, DistillationSource):
+            del source["steps"]
+            source["teacher"] = _files_of(self.source.teacher, hashed)
         said = self.model_dump(mode="json", exclude=silent | {"source"})
         return {**said, "source": source, "model": _files_of(self.model, hashed), "harness": self.harness.identity()}
 
@@ -119,6 +128,8 @@ def make_warm_start(config: WarmStartConfig, directory: Path) -> Made:
             return RejectionStart(config, config.source, directory).made()
         if isinstance(config.source, TeacherSource):
             return TeacherStart(config, config.source, directory).made()
+        if isinstance(config.source, DistillationSource):
+            return DistillationStart(config, config.source, directory).made()
         return _imitated(config, directory)
     except KeyboardInterrupt:
         raise Interrupted(f"what was played is in {directory}; the same command goes on with it") from None
