@@ -7,6 +7,7 @@ which were solved. Benchmarks that evaluate a model share them; they train nothi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -21,6 +22,7 @@ from etude.models.expert_format import set_expert_format
 from etude.records import InfraFailed, Task, Trajectory, solved
 from etude.rollouts.config import RunConfig
 from etude.rollouts.session import RolloutRequest, play
+from etude.trainer.attempts import as_they_end
 
 RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "quickstart.toml"
 RETRIES = 2
@@ -43,7 +45,6 @@ async def played(
         TorchEngine(decoder, config.engine), ChatRenderer(tokenizer), open_backend(config.environment),
     )  # fmt: skip
     judges = config.rewards.judges()
-    waiting, running = iter(requests), set[asyncio.Task[tuple[RolloutRequest, Trajectory]]]()
 
     async def one(request: RolloutRequest) -> tuple[RolloutRequest, Trajectory]:
         for _ in range(1 + RETRIES):
@@ -52,22 +53,11 @@ async def played(
                 return request, trajectory
         raise EtudeError(f"{request.id} failed {1 + RETRIES} times for infrastructure: {trajectory.outcome.what}")
 
-    def start_more() -> None:
-        while len(running) < config.rollouts.concurrency and (request := next(waiting, None)) is not None:
-            running.add(asyncio.create_task(one(request)))
-
     try:
-        start_more()
-        while running:
-            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            running -= done
-            start_more()
-            for finished in done:
-                yield finished.result()
+        async with contextlib.aclosing(as_they_end(requests, one, config.rollouts.concurrency)) as over:
+            async for pair in over:
+                yield pair
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
         engine.close()
         await judges.close()
         await backend.close()

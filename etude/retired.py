@@ -127,6 +127,7 @@ RETIRED: dict[str, dict[str, str]] = {
         steady_s=("5 s", "each server says with lending.quiet_s how soon it is quiet"),
     ),
     "EngineFleetConfig": _waits(deadline_s=240, load_deadline_s=180, stall_s=180),
+    "WarmStartConfig": {"expert": 'write its keys below [source], with kind = "expert"'},
     "GroupConfig": {
         "oversample": "write a larger size, and straggler_s, which says how long the last of a group are waited for",
         "drop_overlong": 'write overlong = "drop"',

@@ -176,4 +176,17 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
         ),
         "gh issue list --state all --limit 5000 --json number,title,body --jq '.[]' > issues.jsonl": ("GitHub", ""),
     },
+    "docs/warm-start.md": {
+        "etude pretrain recipes/rejection-start.toml --out runs/rejection-start": (
+            "minutes", "tests/trainer/test_rejection.py::test_a_second_command_plays_only_what_is_missing",
+        ),
+        "etude pretrain recipes/teacher-start.toml --out runs/teacher-start": (
+            "minutes", "tests/trainer/test_teacher.py::test_what_was_paid_for_is_not_asked_for_again",
+        ),
+        "etude pretrain recipes/distillation-start.toml --out runs/distillation-start": (
+            "minutes",
+            "tests/trainer/test_on_policy.py::"
+            "test_the_student_comes_nearer_on_its_own_sessions_and_a_second_command_goes_on",
+        ),
+    },
 }  # fmt: skip

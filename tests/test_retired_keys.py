@@ -27,6 +27,7 @@ def known():
     for module in ("cluster.config", "docker.config", "firecracker.config", "qemu.config", "remote", "cluster.routed"):
         importlib.import_module(f"etude.environments.{module}")
     importlib.import_module("etude.bench.config")
+    importlib.import_module("etude.trainer.warm_start")
     return [each for each in configs() if each.__module__.startswith("etude.")]
 
 

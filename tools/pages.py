@@ -46,7 +46,7 @@ docstrings of the configs (`python tools/pages.py` writes it). An unknown key is
 given on the command line too, by `--set TABLE.KEY=VALUE` as often as you like: [commands](commands.md) says where.
 
 The keys of `etude pretrain`, which makes base models, are in [base_model.py](../etude/trainer/base_model.py) and
-[warm_start.py](../etude/trainer/warm_start.py).
+[warm_start.py](../etude/trainer/warm_start.py); [warm-start](warm-start.md) explains the second.
 
 """
 COMMANDS_HEAD = """# Commands

@@ -7,8 +7,10 @@ Qwen3-Coder's form. Never decides what a tool does (`harness.tools`), never read
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from etude.harness.schema import ToolSchema
 from etude.plain import plain_line
@@ -101,3 +103,16 @@ def render_call(name: str, arguments: Mapping[str, str]) -> str:
 def render_calls(calls: Iterable[tuple[str, Mapping[str, str]]]) -> str:
     """Several calls of one message; they run in parallel where they can."""
     return "\n".join(render_call(name, arguments) for name, arguments in calls)
+
+
+def written_message(text: str, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """A message whose calls came apart from its words, as native function calls do, as our models write one."""
+    if not calls:
+        return text
+    between = "" if not text or text.endswith("\n") else "\n"
+    values = [(name, {key: _value(each) for key, each in said.items() if each is not None}) for name, said in calls]
+    return text + between + render_calls(values)
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -6,7 +6,7 @@ sandbox. Never invents an observation for a session: what the tools said is what
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterable
 
 from etude.environments.base import Backend, SandboxSpec
@@ -18,6 +18,7 @@ from etude.harness.summary import request_of
 from etude.records import Task
 from etude.tasks.expert import Expert, ExpertConfig
 from etude.tasks.trail_expert import TrailExpert, TrailExpertConfig
+from etude.trainer.attempts import as_they_end
 
 
 async def record(
@@ -33,23 +34,10 @@ async def record(
     """Play every task once; yields sessions in the order they end. A sandbox failure ends the recording with its
     error.
     """
-    waiting = iter(tasks)
-    running: set[asyncio.Task[tuple[Task, SessionResult]]] = set()
-
-    def start_more() -> None:
-        while len(running) < concurrency:
-            task = next(waiting, None)
-            if task is None:
-                return
-            running.add(asyncio.create_task(_play(task, backend, chat, expert, harness, seed)))
-
-    start_more()
-    while running:
-        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        for finished in done:
-            running.discard(finished)
-            yield await finished
-        start_more()
+    played = as_they_end(tasks, lambda task: _play(task, backend, chat, expert, harness, seed), concurrency)
+    async with contextlib.aclosing(played) as sessions:
+        async for session in sessions:
+            yield session
 
 
 async def _play(

@@ -1,12 +1,15 @@
-"""Distillation of a hinted policy into the unhinted one, on the tokens of one message each.
+"""Distillation on a policy's own tokens: of a hinted policy into the unhinted one, and of a teacher into a student.
 
-Owns the loss and one pass over a step's hints. Per token t of a message that has a hint, with p the policy's
-distribution there in the hinted context, held fixed, and q its distribution in the context as it was:
+Owns the divergence, the pass that computes it, and the loss of a step's hints. Per token t, with p the distribution
+that is taught there, held fixed, and q the one that learns, in a context of its own:
 
-    loss = weight * mean over t of KL(p_t || q_t)
+    hints           p is the very policy at this very step, in the context with a hint; so nothing is taught that it
+                    could not say itself once told what was wrong.        loss = weight * mean over t of KL(p_t || q_t)
+    a teacher       p is another model in the same context, that the student has sampled itself (`trainer.on_policy`).
+                                                                          loss = mean over t of KL(q_t || p_t)
 
-p is the policy that is being trained, at this very step; so nothing is taught that it could not say itself once told
-what was wrong. Which message, and which hint, is `trainer.feedback`'s. Shapes: T tokens of messages, V of vocabulary.
+The first takes over all that p would say; the second, the reverse divergence, keeps the student to what the teacher
+finds likely. Which message, and which hint, is `trainer.feedback`'s. Shapes: T tokens, V of vocabulary.
 """
 
 from __future__ import annotations
@@ -24,11 +27,40 @@ from etude.trainer.activations import by_rows
 from etude.trainer.feedback import HintExample
 from etude.trainer.losses import Figure
 
+Places = Sequence[np.ndarray]
+"""For each context, which of its tokens are meant; never the first, which nothing predicts."""
 
-def token_divergences(teacher_TV: Tensor, student_TV: Tensor) -> Tensor:
-    """KL(p || q) of each token, from log-probabilities; gradients flow into the student alone."""
+
+def token_divergences(teacher_TV: Tensor, student_TV: Tensor, reverse: bool = False) -> Tensor:
+    """KL(p || q) of each token, or in `reverse` KL(q || p), from log-probabilities; gradients flow into the student
+    alone.
+    """
     fixed_TV = teacher_TV.detach()
+    if reverse:
+        return (student_TV.exp() * (student_TV - fixed_TV)).sum(-1)
     return (fixed_TV.exp() * (fixed_TV - student_TV)).sum(-1)
+
+
+def divergences(
+    student: Decoder,
+    teacher: Decoder,
+    learning: tuple[Sequence[Ints], Places],
+    taught: tuple[Sequence[Ints], Places],
+    temperature: float,
+    reverse: bool,
+) -> Tensor:
+    """[T], of the tokens that are meant, in order: as many where the teacher reads as where the student does."""
+    with torch.no_grad():
+        taught_TD = _states(teacher, *taught)
+    learning_TD = _states(student, *learning)
+
+    def divergence(taught_RD: Tensor, learning_RD: Tensor) -> tuple[Tensor]:
+        with torch.no_grad():
+            teacher_RV = torch.log_softmax(teacher.logits(taught_RD) / temperature, dim=-1)
+        student_RV = torch.log_softmax(student.logits(learning_RD) / temperature, dim=-1)
+        return (token_divergences(teacher_RV, student_RV, reverse),)
+
+    return by_rows(student, divergence, taught_TD, learning_TD, whole_on_host=True)[0]
 
 
 def distil_hints(policy: Decoder, hints: Sequence[HintExample], temperature: float, weight: float) -> dict[str, Figure]:
@@ -36,28 +68,23 @@ def distil_hints(policy: Decoder, hints: Sequence[HintExample], temperature: flo
     if not hints:
         return {}
     lengths = [hint.length for hint in hints]
-    with torch.no_grad():
-        taught_TD = _message_states(policy, [hint.hinted_ids for hint in hints], lengths)
-    learning_TD = _message_states(policy, [hint.token_ids for hint in hints], lengths)
-
-    def divergence(taught_RD: Tensor, learning_RD: Tensor) -> tuple[Tensor]:
-        with torch.no_grad():
-            teacher_RV = torch.log_softmax(policy.logits(taught_RD) / temperature, dim=-1)
-        student_RV = torch.log_softmax(policy.logits(learning_RD) / temperature, dim=-1)
-        return (token_divergences(teacher_RV, student_RV),)
-
-    (kl_T,) = by_rows(policy, divergence, taught_TD, learning_TD, whole_on_host=True)
+    learning, taught = [hint.token_ids for hint in hints], [hint.hinted_ids for hint in hints]
+    kl_T = divergences(
+        policy, policy, (learning, _last(learning, lengths)), (taught, _last(taught, lengths)), temperature, False
+    )
     loss = weight * kl_T.mean()
     loss.backward()
     return {"hints": float(len(hints)), "hint_tokens": float(sum(lengths)), "hint_kl": kl_T.detach().mean()}
 
 
-def _message_states(policy: Decoder, contexts: Sequence[Ints], lengths: Sequence[int]) -> Tensor:
-    """Hidden states [T, D] that the last tokens of each context are predicted from."""
-    ends = np.cumsum([len(ids) for ids in contexts])
-    predicting = np.concatenate(
-        [np.arange(end - length - 1, end - 1) for end, length in zip(ends, lengths, strict=True)]
-    )
+def _last(contexts: Sequence[Ints], lengths: Sequence[int]) -> Places:
+    return [np.arange(len(ids) - length, len(ids)) for ids, length in zip(contexts, lengths, strict=True)]
+
+
+def _states(policy: Decoder, contexts: Sequence[Ints], places: Places) -> Tensor:
+    """Hidden states [T, D] that the tokens are predicted from."""
+    starts = np.cumsum([0, *(len(ids) for ids in contexts)])[:-1]
+    predicting = np.concatenate([start + at - 1 for start, at in zip(starts, places, strict=True)])
     place = policy.placement
     positions = torch.cat([torch.arange(len(ids)) for ids in contexts]).to(place.device)
     ids = torch.from_numpy(np.concatenate(contexts)).to(place.device).long()

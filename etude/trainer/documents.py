@@ -7,6 +7,7 @@ document of an index, so that a resumed run goes on exactly where it stopped. Ne
 from __future__ import annotations
 
 import ast
+import hashlib
 import io
 import random
 import sysconfig
@@ -59,6 +60,15 @@ def script_document(script: Script, chat: Chat, system: str) -> Document:
         ids += piece
         sampled += [role in ("assistant", "text")] * len(piece)
     return Document(np.asarray(ids, np.int32), np.asarray(sampled, bool))
+
+
+def digest(documents: Iterable[Document]) -> str:
+    """The same for the same documents in the same order."""
+    found = hashlib.sha256()
+    for document in documents:
+        found.update(len(document.token_ids).to_bytes(8))
+        found.update(document.token_ids.tobytes() + document.sampled.tobytes())
+    return found.hexdigest()
 
 
 class DrillSource:

@@ -165,7 +165,7 @@ def pretrain(
     log = directory / "log.jsonl"
     if resume:
         run.load(checkpoint)
-        _cut_log(log, run.step_count)
+        cut_log(log, run.step_count)
     else:
         write_whole(log, b"")
     stop = _stop_on_signals()
@@ -181,7 +181,7 @@ def pretrain(
     return run
 
 
-def _cut_log(log: Path, last: int) -> None:
+def cut_log(log: Path, last: int) -> None:
     """Drop the lines of steps made after the checkpoint was saved, a torn one too: those steps are made again."""
     kept = [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")] if log.exists() else []
     write_whole(log, "".join(line for line in kept if json.loads(line)["step"] <= last).encode())

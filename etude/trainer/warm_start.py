@@ -1,112 +1,169 @@
-"""A short supervised start: a model learns from recorded demonstrations what a family's sessions look like.
+"""A supervised start: a model learns from sessions before reinforcement learning, or in its place.
 
-Owns `make_warm_start` and `WarmStartConfig`, the schema of recipes whose `kind` is "warm_start". A model that has never
-seen a tool or a summary gives reinforcement learning nothing to choose from; one that imitates an imperfect expert
-does. Recordings are real sessions, by the seed the same on every machine; so are the steps. Whatever such a start
-teaches, every arm of a comparison that begins from it has.
+    kind = "warm_start"                       which model learns, on which tasks, for how long
+    [source]                                  whose sessions it learns from; one table of one of these kinds:
+      kind = "expert"        trainer.demonstrations   a script that knows the family plays; nobody judges it
+      kind = "rejection"     trainer.rejection        the model itself plays, in rounds; what it solved is kept
+      kind = "teacher"       trainer.teacher          a model behind an endpoint plays; what it solved is kept
+      kind = "distillation"  trainer.on_policy        the model itself plays; another checkpoint says how it would go on
+
+Owns `make_warm_start`, what `etude pretrain` does with such a recipe, and `WarmStartConfig`, its schema. All sessions
+are real ones, through the harness of the recipe, in sandboxes; tasks are a generated family's or those of task
+directories, and never those that are kept for measuring. Sessions that are judged are on the disk as they end
+(`trainer.taught`), and a command that is given again goes on with them. By the seed, the expert's sessions and the
+steps on them are the same on every machine. Whatever such a start teaches, every arm of a comparison that begins from
+it has.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from etude.config import Config
-from etude.durable import append_whole, write_whole
-from etude.environments.backends import open_backend
+from etude.environments.backends import BackendConfig, open_backend
+from etude.environments.namespace import NamespaceConfig
+from etude.errors import Interrupted
 from etude.harness.config import HarnessConfig
 from etude.models.chat import ChatRenderer, open_chat
-from etude.models.checkpoint import load_checkpoint, save_checkpoint
-from etude.models.state import round_to_bf16
 from etude.plugins import named
 from etude.records import Task
-from etude.tasks.families import family
 from etude.tasks.trail_expert import TrailExpertConfig
 from etude.trainer.config import OptimizerConfig
 from etude.trainer.demonstrations import record
-from etude.trainer.documents import Document, ShuffledSource, document_of
-from etude.trainer.midtraining import Midtraining, MidtrainingConfig, Stage
+from etude.trainer.documents import Document, document_of
+from etude.trainer.lessons import Made, Tasks, learn
+from etude.trainer.on_policy import DistillationSource, DistillationStart
+from etude.trainer.rejection import RejectionSource, RejectionStart
+from etude.trainer.teacher import TeacherSource, TeacherStart
 
-FIRST_SEED = 20_000_000
-"""Of the tasks demonstrated; reinforcement learning draws others."""
+_HASHED = (".json", ".jinja", ".safetensors")
+
+
+class ExpertSource(TrailExpertConfig):
+    """The scripted expert plays each task once. It is imitated whatever comes of it."""
+
+    kind: Literal["expert"] = "expert"
+
+
+def _kind(table: Any) -> str:
+    return table.get("kind", "expert") if isinstance(table, dict) else getattr(table, "kind", "")
+
+
+Source = Annotated[
+    Annotated[ExpertSource, Tag("expert")]
+    | Annotated[RejectionSource, Tag("rejection")]
+    | Annotated[TeacherSource, Tag("teacher")]
+    | Annotated[DistillationSource, Tag("distillation")],
+    Discriminator(_kind),
+]
 
 
 class WarmStartConfig(Config):
-    """Who demonstrates what, and for how long it is imitated."""
+    """Who learns from whom, on which tasks, and for how long."""
 
     kind: Literal["warm_start"]
     model: Path = Path("models/etude-tiny")
     seed: int = 0
     family: Annotated[str, named("families")] = "trail"
-    rungs: tuple[int, ...]
-    """Which rungs are demonstrated, in turns."""
-    sessions: int = 1000
-    expert: TrailExpertConfig = TrailExpertConfig()
+    rungs: tuple[int, ...] = ()
+    """Of the family's tasks, in turns."""
+    directories: tuple[Path, ...] = ()
+    """Task directories, or directories of such, in place of a family; of their tasks those of the split `train`."""
+    sessions: int = Field(1000, ge=1)
+    """That are played: in all, or in each round or step where there are such."""
+    source: Source = ExpertSource()
     harness: HarnessConfig
     """That of the runs which begin from here."""
+    environment: BackendConfig = NamespaceConfig()
+    concurrency: int = Field(16, ge=1)
+    """Sessions under way at once."""
     optimizer: OptimizerConfig = OptimizerConfig(lr=0.01, scalar_lr=1e-3)
     tokens: int = 1_000_000
-    """To train on: all segments of all sessions, over and over."""
+    """To train on: all segments of all sessions, over and over; in each round where there are rounds."""
     tokens_per_step: int = 4096
     threads: int = 2
 
+    def idle(self) -> dict[str, str]:
+        found = dict.fromkeys(("family", "rungs"), "with directories") if self.directories else {}
+        distils = isinstance(self.source, DistillationSource)
+        return found | ({"tokens": "with a source that has steps"} if distils else {})
 
-def make_warm_start(config: WarmStartConfig, directory: Path) -> dict[str, float | str]:
-    """Record, train, and save the model to `directory`/model."""
+    @model_validator(mode="after")
+    def _playable(self) -> WarmStartConfig:
+        if not self.directories and not self.rungs:
+            raise ValueError("rungs: which rungs of the family are played? Or name task directories: directories = […]")
+        if self.source.kind == "expert" and (self.directories or self.family != "trail"):
+            raise ValueError("source: the scripted expert knows the trail alone; for other tasks take another kind")
+        return self
+
+    def identity(self) -> Made:
+        """What decides the sessions that are judged: of a teacher's, nothing of what is learned from them."""
+        silent = {"model", "directories", "harness", "threads", "concurrency", "environment"}
+        hashed: Sequence[str] = _HASHED
+        source: Made = self.source.model_dump(mode="json")
+        if isinstance(self.source, TeacherSource):
+            silent |= {"sessions", "optimizer", "tokens", "tokens_per_step"}
+            hashed = tuple(suffix for suffix in _HASHED if suffix != ".safetensors")
+            asked = self.source.endpoint.model_dump(mode="json", exclude={"key_env", "key_file", "headers", "attempts"})
+            source = {"kind": "teacher", "endpoint": asked, "reasoning_tokens": self.source.reasoning_tokens}
+        if isinstance(self.source, DistillationSource):
+            del source["steps"]
+            source["teacher"] = _files_of(self.source.teacher, hashed)
+        said = self.model_dump(mode="json", exclude=silent | {"source"})
+        return {**said, "source": source, "model": _files_of(self.model, hashed), "harness": self.harness.identity()}
+
+
+def make_warm_start(config: WarmStartConfig, directory: Path) -> Made:
+    """Have sessions played, train on them, and save the model to `directory`/model; returns the counters."""
     torch.set_num_threads(config.threads)
-    decoder, tokenizer = load_checkpoint(config.model)
-    documents = asyncio.run(_recorded(config, open_chat(config.model, tokenizer)))
-    run = Midtraining(
-        MidtrainingConfig(
-            model=decoder.config,
-            stages=(Stage(tokens=config.tokens, mixture={"sessions": 1.0}),),
-            optimizer=config.optimizer,
-            seed=config.seed,
-            tokens_per_step=config.tokens_per_step,
-            warmup_steps=10,
-            observation_weight=0.0,
-        ),
-        {"sessions": ShuffledSource(documents, config.seed)},
-        decoder,
-    )
-    directory.mkdir(parents=True, exist_ok=True)
-    said = 0.0
-    log = directory / "log.jsonl"
-    write_whole(log, b"")
-    with log.open("ab", buffering=0) as file:
-        while run.tokens < run.total_tokens:
-            metrics = run.step()
-            said = metrics["said_loss"]
-            line = json.dumps({**metrics, "step": run.step_count, "tokens": run.tokens})
-            append_whole(file.fileno(), f"{line}\n".encode(), log)
-    round_to_bf16(run.decoder)
-    save_checkpoint(run.decoder, directory / "model", tokenizer, like=config.model)
-    return {
-        "segments": len(documents),
-        "steps": run.step_count,
-        "tokens": run.tokens,
-        "said_loss": said,
-        "model": str(directory / "model"),
-    }
+    try:
+        if isinstance(config.source, RejectionSource):
+            return RejectionStart(config, config.source, directory).made()
+        if isinstance(config.source, TeacherSource):
+            return TeacherStart(config, config.source, directory).made()
+        if isinstance(config.source, DistillationSource):
+            return DistillationStart(config, config.source, directory).made()
+        return _imitated(config, directory)
+    except KeyboardInterrupt:
+        raise Interrupted(f"what was played is in {directory}; the same command goes on with it") from None
 
 
 def demonstrated(config: WarmStartConfig) -> list[Task]:
     """The tasks that the expert plays."""
-    task, rungs = family(config.family).task, config.rungs
-    first = FIRST_SEED + config.seed * 1_000_000
-    return [task(rungs[index % len(rungs)], "train", first + index) for index in range(config.sessions)]
+    return Tasks(config).take(0, config.sessions)
+
+
+def _imitated(config: WarmStartConfig, directory: Path) -> Made:
+    return learn(config, asyncio.run(_recorded(config, open_chat(config.model))), directory)
 
 
 async def _recorded(config: WarmStartConfig, chat: ChatRenderer) -> list[Document]:
-    backend = open_backend()
+    assert isinstance(config.source, ExpertSource)
+    backend = open_backend(config.environment)
     try:
-        played = record(demonstrated(config), backend, chat, config.expert, config.harness, seed=config.seed)
+        played = record(
+            demonstrated(config), backend, chat, config.source, config.harness, seed=config.seed,
+            concurrency=config.concurrency,
+        )  # fmt: skip
         by_task = {task.id: result.segments async for task, result in played}
     finally:
         await backend.close()
     # sessions come in the order they ended, which is not the seed's
     return [document_of(segment) for name in sorted(by_task) for segment in by_task[name]]
+
+
+def _files_of(model: Path, hashed: Sequence[str]) -> Mapping[str, str]:
+    """A digest of each file that decides what a checkpoint says."""
+    found = {}
+    for path in sorted(model.glob("*")):
+        if path.suffix in hashed:
+            with path.open("rb") as file:
+                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return found

@@ -17,13 +17,14 @@ from etude.models.tokenizer import load_tokenizer
 from etude.tasks.expert import CLEAN
 from etude.tasks.ladder import ladder_task
 from etude.trainer.demonstrations import record
+from etude.trainer.taught import balanced
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
 from arms import records  # noqa: E402
 from arms.figures import SETS, difference, draw, interval, matrix, rate, report  # noqa: E402
 from arms.records import Point, Record, Settings  # noqa: E402
-from arms.rejection import RejectionConfig, balanced  # noqa: E402
+from arms.rejection import RejectionConfig  # noqa: E402
 from arms.training import confirmed  # noqa: E402
 
 SETTINGS = Settings("b", "t", 6.0, None, ("rft.rounds=2",))

@@ -21,7 +21,8 @@ from etude.tasks.trail import ANSWER, EMPTY, MODULES, WINDOW, read_note, trail_t
 from etude.tasks.trail_expert import TrailExpertConfig
 from etude.tasks.words import HELD_OUT_WORDS, TRAIN_WORDS
 from etude.trainer.demonstrations import record
-from etude.trainer.warm_start import FIRST_SEED, WarmStartConfig, demonstrated
+from etude.trainer.lessons import FIRST_SEED
+from etude.trainer.warm_start import WarmStartConfig, demonstrated
 
 ROOT = Path(__file__).parents[2]
 RUN = load_recipe(ROOT / "recipes/longhorizon.toml", RunConfig)

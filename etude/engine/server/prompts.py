@@ -22,7 +22,7 @@ from etude.engine.server.response_bodies import ItemCall, ItemMessage, ItemResul
 from etude.engine.server.tool_schemas import Parts, TooMuch
 from etude.engine.server.turns import Turns
 from etude.errors import ContextOverflow
-from etude.harness.prompt import PERSONA, explained_prompt, render_calls, render_results, system_prompt
+from etude.harness.prompt import PERSONA, explained_prompt, render_results, system_prompt, written_message
 from etude.harness.schema import Parameter, ToolSchema
 from etude.harness.tools import TOOLS, TOOLSETS
 from etude.models.chat import ChatRenderer
@@ -99,24 +99,9 @@ def _messages(turns: Sequence[Turn]) -> list[Message]:
             if after_results and turn.role == "user":
                 made[-1] = Message("user", f"{made[-1].content}\n{turn.text}")
             elif turn.role != "tool":
-                made.append(Message(turn.role, _written(turn)))
+                made.append(Message(turn.role, written_message(turn.text, turn.calls)))
             after_results = False
     return made
-
-
-def _written(turn: Turn) -> str:
-    if not turn.calls:
-        return turn.text
-    between = "" if not turn.text or turn.text.endswith("\n") else "\n"
-    calls = [
-        (name, {key: _value(value) for key, value in arguments.items() if value is not None})
-        for name, arguments in turn.calls
-    ]
-    return turn.text + between + render_calls(calls)
-
-
-def _value(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _key(turn: Turn) -> str:
