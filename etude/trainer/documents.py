@@ -30,6 +30,8 @@ class Document(NamedTuple):
 
     token_ids: Ints  # [T]
     sampled: Bools  # [T]
+    source: str = ""
+    """Which source of a mixture it was drawn from."""
 
 
 class Source(Protocol):
@@ -177,6 +179,6 @@ class Mixture:
             name = names[rng.choice(len(names), p=weights / weights.sum())]
             document = self.sources[name].document(self.drawn[name])
             self.drawn[name] += 1
-            documents.append(Document(document.token_ids[:max_document], document.sampled[:max_document]))
+            documents.append(Document(document.token_ids[:max_document], document.sampled[:max_document], name))
             tokens += len(documents[-1].token_ids)
         return documents
