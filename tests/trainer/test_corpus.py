@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from datetime import date
+from pathlib import Path
 
 import pytest
 from corpora import GPL, MIT, module, repository, write
@@ -141,3 +142,8 @@ def test_what_is_wrong_is_said(tmp_path):
         find_repositories(config(tmp_path / "gone"))
     with pytest.raises(ValueError, match="'cobolt' is no language that files are told by"):
         config(tmp_path, languages=("cobolt",))
+
+
+def test_the_page_says_every_reason():
+    page = (Path(__file__).parents[2] / "docs/midtraining.md").read_text()
+    assert [reason for reason in DROPPED if f"| `{reason}` |" not in page] == []
