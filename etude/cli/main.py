@@ -34,7 +34,11 @@ _SICK = {
 
 FILES = {
     "train": ("etude.rollouts.config:RunConfig",),
-    "pretrain": ("etude.trainer.base_model:BaseConfig", "etude.trainer.warm_start:WarmStartConfig"),
+    "pretrain": (
+        "etude.trainer.base_model:BaseConfig",
+        "etude.trainer.warm_start:WarmStartConfig",
+        "etude.trainer.continued:ContinuedConfig",
+    ),
     "bench run --config": ("etude.bench.config:BenchConfig",),
     "agent --config": ("etude.product.config:AgentConfig",),
     "sessions serve": ("etude.product.sessions.config:SessionsConfig",),

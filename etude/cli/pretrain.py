@@ -1,9 +1,10 @@
-"""`etude pretrain RECIPE`: make a base model, or one that a recipe begins from."""
+"""`etude pretrain RECIPE`: make a base model, one that a recipe begins from, or go on with one from elsewhere."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from etude.plain import say
@@ -23,9 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
     from etude.trainer.base_model import BaseConfig, make_base_model
+    from etude.trainer.continued import ContinuedConfig, make_continued
     from etude.trainer.warm_start import WarmStartConfig, make_warm_start
 
-    if _kind(options.recipe) == "warm_start":
+    kind = _kind(options.recipe)
+    made: Mapping[str, object]
+    if kind == "continued":
+        made = make_continued(load_recipe(options.recipe, ContinuedConfig, options.set), options.out)
+    elif kind == "warm_start":
         start = load_recipe(options.recipe, WarmStartConfig, options.set)
         made = make_warm_start(start, options.out)
     else:

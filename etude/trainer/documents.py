@@ -31,6 +31,8 @@ class Document(NamedTuple):
 
     token_ids: Ints  # [T]
     sampled: Bools  # [T]
+    source: str = ""
+    """Which source of a mixture it was drawn from."""
 
 
 class Source(Protocol):
@@ -146,10 +148,10 @@ def _definitions(path: Path, kept: KeptOut) -> Iterable[str]:
 
 def write_documents(path: Path, documents: Sequence[Document]) -> None:
     """One .npz: all ids end to end, a bit a token for `sampled`, and each document's length."""
-    buffer = io.BytesIO()
+    buffer, ids = io.BytesIO(), np.concatenate([document.token_ids for document in documents])
     np.savez_compressed(
         buffer,
-        token_ids=np.concatenate([document.token_ids for document in documents]).astype(np.uint16),
+        token_ids=ids.astype(np.uint16 if ids.max() < 1 << 16 else np.uint32),
         sampled=np.packbits(np.concatenate([document.sampled for document in documents])),
         lengths=np.asarray([len(document.token_ids) for document in documents], np.int32),
     )
@@ -187,6 +189,6 @@ class Mixture:
             name = names[rng.choice(len(names), p=weights / weights.sum())]
             document = self.sources[name].document(self.drawn[name])
             self.drawn[name] += 1
-            documents.append(Document(document.token_ids[:max_document], document.sampled[:max_document]))
+            documents.append(Document(document.token_ids[:max_document], document.sampled[:max_document], name))
             tokens += len(documents[-1].token_ids)
         return documents

@@ -11,7 +11,7 @@ import io
 import json
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,10 +26,10 @@ from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.trainer.clipping import GradientClip
 from etude.trainer.config import OptimizerConfig
-from etude.trainer.documents import Mixture, Source
+from etude.trainer.documents import Document, Mixture, Source
 from etude.trainer.figures import read
 from etude.trainer.optimizers import build_optimizer
-from etude.trainer.supervised import supervised_loss
+from etude.trainer.supervised import nll, supervised_loss
 
 
 class Stage(Config):
@@ -38,13 +38,11 @@ class Stage(Config):
     """Source name → share of documents."""
 
 
-class MidtrainingConfig(Config):
-    """Model, data and schedule of mid-training."""
+class ScheduleConfig(Config):
+    """What is trained on, for how long, and how fast."""
 
-    model: ModelConfig
     stages: tuple[Stage, ...]
     optimizer: OptimizerConfig = OptimizerConfig()
-    seed: int = 0
     tokens_per_step: int = 4096
     warmup_steps: int = 60
     decay_share: float = 0.4
@@ -57,7 +55,14 @@ class MidtrainingConfig(Config):
     """As `TrainerConfig.gradient_clip`."""
     threads: int = 1
     checkpoint_every: int = 200
-    """Steps."""
+    """Steps. What is held out is measured as often."""
+
+
+class MidtrainingConfig(ScheduleConfig):
+    """Model, data and schedule of mid-training."""
+
+    model: ModelConfig
+    seed: int = 0
 
     @model_validator(mode="after")
     def _further_token_is_trained(self) -> Self:
@@ -105,7 +110,7 @@ class Midtraining:
         left = 1 - self.tokens / self.total_tokens
         return min(1.0, (self.step_count + 1) / self.config.warmup_steps, left / self.config.decay_share + 0.01)
 
-    def step(self) -> dict[str, float]:
+    def step(self) -> dict[str, Any]:
         """One optimizer step; returns what the log shows."""
         config, scale = self.config, self.lr_scale()
         documents = self.mixture.draw(
@@ -119,12 +124,18 @@ class Midtraining:
         self.optimizer.set_scale(scale)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        found = [losses.total, losses.next_token, losses.further, *gradient]
-        loss, said, further, norm, clipped = read(found)
+        found = [losses.total, losses.next_token, losses.further, *gradient, *losses.by_source.values()]
+        loss, said, further, norm, clipped, *each = read(found)
         self.step_count += 1
         self.tokens += sum(len(document.token_ids) for document in documents)
         metrics = {"loss": loss, "said_loss": said, "grad_norm": norm, "clipped": bool(clipped), "lr_scale": scale}
+        metrics["said_by_source"] = dict(zip(losses.by_source, each, strict=True))
         return metrics | ({"further_loss": further} if config.further_weight else {})
+
+    def measure(self, held_out: Mapping[str, Sequence[Document]]) -> dict[str, float]:
+        """By source, nats a token."""
+        found = {name: nll(self.decoder, each, self.config.tokens_per_step) for name, each in held_out.items()}
+        return {name: total / max(1, count) for name, (total, count) in found.items()}
 
     def save(self, path: Path) -> None:
         """Atomic: the old checkpoint stays until the new one is whole."""
@@ -155,13 +166,21 @@ class Midtraining:
 
 
 def pretrain(
-    config: MidtrainingConfig, sources: Mapping[str, Source], directory: Path, resume: bool = False
+    config: MidtrainingConfig,
+    sources: Mapping[str, Source],
+    directory: Path,
+    resume: bool = False,
+    decoder: Decoder | None = None,
+    held_out: Mapping[str, Sequence[Document]] | None = None,
 ) -> Midtraining:
-    """Run to the end of the last stage, logging to `log.jsonl`; SIGINT and SIGTERM save and return early."""
+    """Run to the end of the last stage, logging to `log.jsonl`; SIGINT and SIGTERM save and return early. A `decoder`
+    is trained on instead of a new one; what is `held_out` is measured before the first step, with every checkpoint and
+    after the last step.
+    """
     torch.set_num_threads(config.threads)
     directory.mkdir(parents=True, exist_ok=True)
     checkpoint = directory / "midtraining.pt"
-    run = Midtraining(config, sources)
+    run = Midtraining(config, sources, decoder)
     log = directory / "log.jsonl"
     if resume:
         run.load(checkpoint)
@@ -171,11 +190,17 @@ def pretrain(
     stop = _stop_on_signals()
     cpu = time.process_time()
     with log.open("ab", buffering=0) as file:
+        if held_out and not run.step_count:
+            first = {"step": 0, "tokens": 0, "held_out": run.measure(held_out)}
+            append_whole(file.fileno(), f"{json.dumps(first)}\n".encode(), log)
         while run.tokens < run.total_tokens and not stop:
-            metrics: dict[str, Any] = run.step()
+            metrics = run.step()
             metrics |= {"step": run.step_count, "tokens": run.tokens, "cpu_s": round(time.process_time() - cpu, 1)}
+            saves = run.step_count % config.checkpoint_every == 0
+            if held_out and (saves or run.tokens >= run.total_tokens):
+                metrics["held_out"] = run.measure(held_out)
             append_whole(file.fileno(), f"{json.dumps(metrics)}\n".encode(), log)
-            if run.step_count % config.checkpoint_every == 0:
+            if saves:
                 run.save(checkpoint)
     run.save(checkpoint)
     return run

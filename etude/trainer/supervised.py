@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from etude.models.attention import PackedAttention
 from etude.models.decoder import Decoder, Routing
-from etude.trainer.activations import by_rows
+from etude.trainer.activations import by_rows, recomputes_blocks
 from etude.trainer.documents import Document
 
 
@@ -28,6 +28,8 @@ class SupervisedLosses(NamedTuple):
     """Of the next token: the mean over those that a model should say, 0 where there are none."""
     further: Tensor
     """Of the token after the next: the weighted mean, 0 where it is not trained."""
+    by_source: dict[str, Tensor]
+    """`next_token` of every source that has tokens to say."""
 
 
 def supervised_loss(
@@ -50,15 +52,17 @@ def supervised_loss(
     positions = np.concatenate([np.arange(length) for length in lengths])
     weights = np.where(sampled, np.float32(1), np.float32(observation_weight)) * (positions > 0)
     attention, positions_N = PackedAttention(lengths, place), torch.from_numpy(positions).to(place.device)
-    output = decoder(ids, positions_N, attention)
+    output = decoder(ids, positions_N, attention, recompute=recomputes_blocks(decoder.config, len(ids)))
     predicts = np.flatnonzero(weights[1:] > 0)
     losses = _cross_entropies(decoder, decoder.logits, output.hidden_ND, ids, predicts, 1)
     own, targets = _put(weights[predicts + 1], ids), _put(np.flatnonzero(sampled[predicts + 1]), ids)
     total = (losses * own).sum() / own.sum() + balance * load_balance(output.routing)
     said = losses.detach().index_select(0, targets)
     next_token = said.mean() if len(said) else said.sum()
+    names = np.repeat([document.source for document in documents], lengths)[predicts + 1][sampled[predicts + 1]]
+    by_source = {str(name): said[_put(names == name, ids)].mean() for name in dict.fromkeys(names.tolist())}
     if not further_weight:
-        return SupervisedLosses(total, next_token, next_token.new_zeros(()))
+        return SupervisedLosses(total, next_token, next_token.new_zeros(()), by_source)
     hidden_ND, routed = decoder.look_further(ids.roll(-1), output.hidden_ND, positions_N, attention)
     predicts = np.flatnonzero((weights[2:] > 0) & (positions[2:] > 1))  # all three are of one document
     losses = _cross_entropies(decoder, decoder.further_logits, hidden_ND, ids, predicts, 2)
@@ -66,7 +70,30 @@ def supervised_loss(
     further = (losses * own).sum() / own.sum().clamp(min=1e-6)
     if routed is not None:
         total = total + balance * load_balance(Routing(routed.experts_NK[:, None], routed.scores_NE[:, None]))
-    return SupervisedLosses(total + further_weight * further, next_token, further.detach())
+    return SupervisedLosses(total + further_weight * further, next_token, further.detach(), by_source)
+
+
+@torch.no_grad()
+def nll(decoder: Decoder, documents: Sequence[Document], most_tokens: int) -> tuple[float, int]:
+    """The negative log-likelihood of all tokens that a model should say but first ones, in nats, summed; and how many
+    they are. So many tokens are computed at once.
+    """
+    total, count, waiting = 0.0, 0, list(documents)
+    while waiting:
+        batch, tokens = [], 0
+        while waiting and (not batch or tokens + len(waiting[0].token_ids) <= most_tokens):
+            batch.append(waiting.pop(0))
+            tokens += len(batch[-1].token_ids)
+        lengths = [len(document.token_ids) for document in batch]
+        place = decoder.placement
+        ids = torch.from_numpy(np.concatenate([document.token_ids for document in batch])).to(place.device).long()
+        positions = np.concatenate([np.arange(length) for length in lengths])
+        sampled = np.concatenate([document.sampled for document in batch])
+        predicts = np.flatnonzero((positions[1:] > 0) & sampled[1:])
+        output = decoder(ids, _put(positions, ids), PackedAttention(lengths, place))
+        losses = _cross_entropies(decoder, decoder.logits, output.hidden_ND, ids, predicts, 1)
+        total, count = total + float(losses.double().sum()), count + len(predicts)
+    return total, count
 
 
 def _put(array: np.ndarray, beside: Tensor) -> Tensor:

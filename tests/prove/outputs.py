@@ -26,6 +26,7 @@ from etude.engine.foreign.handover import Handover
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.vm import kernel
 from etude.harness.fleet import FleetConfig, Worktrees
+from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint
 from etude.models.config import ModelConfig
 from etude.models.tokenizer import load_tokenizer, save_tokenizer
@@ -34,6 +35,8 @@ from etude.rollouts.evaluate import Judged, as_json
 from etude.rollouts.evaluate import summarise as summarise_run
 from etude.tasks.mined.environment import Environments
 from etude.tasks.packed import pack_tasks, packed_names, unpack_tasks
+from etude.trainer.corpus.config import CorpusConfig
+from etude.trainer.corpus.store import Tokens, build_corpus, open_corpus
 from etude.trainer.documents import Document, ShuffledSource, read_documents, write_documents
 from etude.trainer.midtraining import Midtraining, MidtrainingConfig, Stage, pretrain
 from etude.weights.cache import Cache
@@ -107,6 +110,19 @@ def _tokenizer(at: Path, n: int) -> None:
 
 def _tokenizers(at: Path) -> list[int]:
     return [n for n in _numbered(at, "*/tokenizer.json") if load_tokenizer(at / str(n))]
+
+
+def _corpus(at: Path, n: int) -> None:
+    texts = _workspace(at) / "texts"
+    texts.mkdir(exist_ok=True)
+    words = " ".join(f"word{each * n}" for each in range(3000))
+    (texts / "one.md").write_text("\n".join(words[start : start + 90] for start in range(0, len(words), 90)))
+    asked = CorpusConfig(directories=(texts,), licences="any")
+    build_corpus(asked, Tokens(ChatRenderer(_shipped()[1]), 64), at / str(n))
+
+
+def _corpora(at: Path) -> list[int]:
+    return [n for n in _numbered(at, "*/manifest.json") if len(open_corpus(at / str(n)).documents("train")) > 20]
 
 
 def _midtraining(stages: int) -> tuple[MidtrainingConfig, dict[str, ShuffledSource]]:
@@ -248,6 +264,7 @@ OUTPUTS: dict[str, Written] = {
     "a run's page": Written(_report, lambda at: _numbered(at, "*/report.html"), step=65_536, disk="2m"),
     "a benchmark's page": Written(_bench_page, lambda at: _numbered(at, "*/report.html")),
     "recorded sessions": Written(_recording, _recordings),
+    "a corpus": Written(_corpus, _corpora, step=16_384),
     "a tokenizer": Written(_tokenizer, _tokenizers, step=65_536, disk="4m"),
     "a mid-training and its log": Written(_pretrain, _pretrained, step=65_536, disk="4m"),
     "a bundle of tasks": Written(_bundle, _bundles),
