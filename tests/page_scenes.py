@@ -111,6 +111,10 @@ _SINK = ("a library of 300 MB", "tests/bench/test_sinks.py::test_a_library_has_b
 _VLLM = ("3.5 GB of an index", "tests/engine/test_vllm.py::test_rebuilt_weights_are_served_and_checked_there_and_back")
 _DEBIAN = ("a mirror of Debian", "tests/environments/images/test_debian.py::test_a_small_debian")
 
+_SPLIT = (
+    "tasks of several commits",
+    "tests/tasks/test_split_by_time.py::test_the_command_writes_one_directory_a_split",
+)
 NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "README.md": {
         "make quickstart": ("minutes", "tests/e2e/test_run.py::test_rollouts_rewards_updates_and_swaps_all_happen"),
@@ -126,6 +130,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "docs/commands.md": {
         "etude pretrain recipes/base.toml --out runs/base": ("40 minutes", ""),
+        "etude tasks split tasks/shop --out tasks/split --newest 0.3": _SPLIT,
         "etude runs export runs/quickstart-0 --to tensorboard": _SINK,
         "etude images add debian:bookworm --package git --package python3 --name debian": _DEBIAN,
     },
@@ -174,6 +179,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "--client.base-url http://127.0.0.1:8000/v1 --no-push": (
             "another package", "tests/bench/test_verifiers.py::test_its_evaluator_plays_a_task_and_takes_our_verdict",
         ),
+        "etude tasks split tasks/shop --out tasks/split --newest 0.3": _SPLIT,
         "gh issue list --state all --limit 5000 --json number,title,body --jq '.[]' > issues.jsonl": ("GitHub", ""),
     },
 }  # fmt: skip

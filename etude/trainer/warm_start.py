@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
+from pydantic import model_validator
 
 from etude.config import Config
 from etude.durable import append_whole, write_whole
@@ -23,7 +25,8 @@ from etude.models.chat import ChatRenderer, open_chat
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.models.state import round_to_bf16
 from etude.plugins import named
-from etude.records import Task
+from etude.records import Limits, Task
+from etude.tasks.expert import ExpertConfig
 from etude.tasks.families import family
 from etude.tasks.trail_expert import TrailExpertConfig
 from etude.trainer.config import OptimizerConfig
@@ -33,6 +36,8 @@ from etude.trainer.midtraining import Midtraining, MidtrainingConfig, Stage
 
 FIRST_SEED = 20_000_000
 """Of the tasks demonstrated; reinforcement learning draws others."""
+LIMITS = Limits(max_turns=32, max_context_tokens=8192, max_sampled_tokens=4096)
+"""Of demonstrations on the ladder."""
 
 
 class WarmStartConfig(Config):
@@ -45,7 +50,8 @@ class WarmStartConfig(Config):
     rungs: tuple[int, ...]
     """Which rungs are demonstrated, in turns."""
     sessions: int = 1000
-    expert: TrailExpertConfig = TrailExpertConfig()
+    expert: TrailExpertConfig | ExpertConfig | None = None
+    """The ladder's or the trail's, as the family wants it; None: one without slips."""
     harness: HarnessConfig
     """That of the runs which begin from here."""
     optimizer: OptimizerConfig = OptimizerConfig(lr=0.01, scalar_lr=1e-3)
@@ -53,6 +59,19 @@ class WarmStartConfig(Config):
     """To train on: all segments of all sessions, over and over."""
     tokens_per_step: int = 4096
     threads: int = 2
+
+    @property
+    def demonstrator(self) -> TrailExpertConfig | ExpertConfig:
+        own = TrailExpertConfig if self.family == "trail" else ExpertConfig
+        return own() if self.expert is None else self.expert
+
+    @model_validator(mode="after")
+    def _experts_family(self) -> WarmStartConfig:
+        if self.family not in ("trail", "ladder"):
+            raise ValueError(f"family: nobody demonstrates {self.family}; there are experts of trail and ladder")
+        if isinstance(self.demonstrator, TrailExpertConfig) != (self.family == "trail"):
+            raise ValueError(f"expert: these are not the keys of the {self.family}'s expert")
+        return self
 
 
 def make_warm_start(config: WarmStartConfig, directory: Path) -> dict[str, float | str]:
@@ -98,13 +117,15 @@ def demonstrated(config: WarmStartConfig) -> list[Task]:
     """The tasks that the expert plays."""
     task, rungs = family(config.family).task, config.rungs
     first = FIRST_SEED + config.seed * 1_000_000
-    return [task(rungs[index % len(rungs)], "train", first + index) for index in range(config.sessions)]
+    tasks = [task(rungs[index % len(rungs)], "train", first + index) for index in range(config.sessions)]
+    # the ladder's limits are those of the smallest model with the shortest prompt
+    return tasks if config.family == "trail" else [replace(each, limits=LIMITS) for each in tasks]
 
 
 async def _recorded(config: WarmStartConfig, chat: ChatRenderer) -> list[Document]:
     backend = open_backend()
     try:
-        played = record(demonstrated(config), backend, chat, config.expert, config.harness, seed=config.seed)
+        played = record(demonstrated(config), backend, chat, config.demonstrator, config.harness, seed=config.seed)
         by_task = {task.id: result.segments async for task, result in played}
     finally:
         await backend.close()
