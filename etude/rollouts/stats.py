@@ -101,7 +101,8 @@ class RunStats:
             self.counters["effort_charged"] += sample.outcome.parts.get("effort", 0.0) < 0
         for name in _FROM_USAGE:
             self.counters[name] += sample.usage.get(name, 0)
-        for name, calls in sample.conduct.by_tool.items():
+        of_policy = {} if sample.usage.get("planted") else sample.conduct.by_tool
+        for name, calls in of_policy.items():
             self.counters[f"calls_of_{name}"] += calls
         self.write("rollout", rollout_line(sample))
         if isinstance(sample.outcome, Cheated) and sample.outcome.reward is None:

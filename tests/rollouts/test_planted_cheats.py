@@ -34,8 +34,9 @@ QUARANTINED = Cheated("it read the tests", None)
 HONEST = [render_calls([("read_file", {"path": "check.py"})])]
 
 
-def played(slot, **facts):
-    """The trajectory of a session of the planted task, whose model says nothing but that it is done."""
+def played(slot, say=(), **facts):
+    """The trajectory of a session of the planted task, whose model says these messages and that it is done."""
+    messages = iter(say)
     chat = ChatRenderer(train_tokenizer([system_prompt(TOOLS)], 400))
     config = parse({"name": "planted", "rewards": {"audit": "quarantine"}}, RunConfig, "test")
     task = read_task(PLANTED)
@@ -44,7 +45,7 @@ def played(slot, **facts):
     async def session():
         backend = open_backend()
         try:
-            sampler = ScriptedSampler(lambda _: "Done.", chat)
+            sampler = ScriptedSampler(lambda _: next(messages, "Done."), chat)
             async with config.rewards.judges() as judges:
                 return await play(RolloutRequest(slot, "g0", task, 0), config, backend, sampler, chat, judges)
         finally:
@@ -60,15 +61,18 @@ def test_the_first_session_of_a_group_is_the_planted_one_and_is_found(tmp_path):
 
     stats = RunStats(tmp_path / "metrics.jsonl")
     stats.rolled_out(Sample.decoded(sample_of(cheat).encoded()))
-    counted = ("quarantined", "planted", "planted_found", "calls_of_write_file", "calls_of_run_terminal_cmd")
-    assert [stats.counters[name] for name in counted] == [1, 1, 1, 2, 1]
+    counted = ("quarantined", "planted", "planted_found", "calls_of_write_file")
+    assert [stats.counters[name] for name in counted] == [1, 1, 1, 0], "no call of it is the policy's"
     [said] = [line for line in map(json.loads, stats.path.open()) if line["kind"] == "quarantined"]
     assert said["rollout"] == "g0/0" and said["planted"] and "hard-coded" in said["evidence"]
 
 
-def test_the_others_of_its_group_are_the_models():
-    own = played("g0/1")
-    assert isinstance(own.outcome, Scored) and "planted" not in own.usage and not own.usage["tool_calls"]
+def test_the_others_of_its_group_are_the_models(tmp_path):
+    own = played("g0/1", say=HONEST)
+    assert isinstance(own.outcome, Scored) and "planted" not in own.usage and own.usage["tool_calls"] == 1
+    stats = RunStats(tmp_path / "metrics.jsonl")
+    stats.rolled_out(Sample.decoded(sample_of(own).encoded()))
+    assert stats.counters["calls_of_read_file"] == 1
 
 
 def test_a_planted_session_that_the_auditor_misses_teaches_nothing():

@@ -18,8 +18,10 @@ from etude.trainer.warm_start import LIMITS
 
 CHAT = ChatRenderer(load_tokenizer(Path(__file__).parents[2] / "models" / "etude-tiny"))
 
+SMALL = HarnessConfig()
 
-def played(tasks, expert, harness=HarnessConfig()):
+
+def played(tasks, expert, harness=SMALL):
     """What was said and answered in the session of each task, in a sandbox."""
 
     async def scenario():
