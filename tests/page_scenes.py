@@ -116,8 +116,20 @@ _SPLIT = (
     "tests/tasks/test_split_by_time.py::test_the_command_writes_one_directory_a_split",
 )
 _WHOLE = (
-    "a published model and an hour",
-    "tests/e2e/test_agent_run.py::test_every_feature_of_the_recipe_must_have_acted",
+    "a published model and an hour", "tests/e2e/test_agent_run.py::test_every_feature_of_the_recipe_must_have_acted",
+)  # fmt: skip
+WHOLE_RUN = (
+    "make agent",
+    "etude tasks mine ~/src/shop --out tasks/shop",
+    "etude tasks split tasks/shop --out tasks/agent --newest 0.3 --max-turns 8 --max-context-tokens 6144",
+    "etude pretrain recipes/agent-start.toml --out runs/agent-start",
+    "etude serve models/smollm2 --set port=8017 --set token_file=runs/agent-judge.token --set name=judge",
+    "etude bench run tasks/agent/eval --checkpoint runs/agent-start/model --set harness.toolset=agent "
+    "--out runs/before",
+    "etude train recipes/agent.toml --out runs/agent",
+    "etude bench run tasks/agent/eval --checkpoint runs/agent/model --set harness.toolset=agent --out runs/after",
+    "etude bench compare runs/before runs/after",
+    "etude bench report runs/after --against runs/before",
 )
 NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "README.md": {
