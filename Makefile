@@ -15,10 +15,15 @@ PROOFS := \
 # what is compiled is kept: hundreds of tests start a Python, and each would compile pytest's plugins and Etude anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test prove lint bench install system clean
+.PHONY: agent quickstart test prove lint bench install system clean
 
 quickstart: $(VENV)/train.stamp system
 	$(BIN)/etude train recipes/quickstart.toml
+
+# every part of the system in one run, on the repositories of benchmarks/mined: docs/whole-run.md
+agent: $(VENV)/train.stamp system
+	$(INSTALL) -e '.[gguf]'
+	$(BIN)/python benchmarks/agent_run.py
 
 # everything but the long proofs, of which it plays a slice: tests/proofs.py
 test: $(VENV)/dev.stamp system lint

@@ -152,9 +152,10 @@ class Cheated:
     """The session broke the rules; `evidence` says how."""
 
     evidence: str
-    reward: float = 0.0
+    reward: float | None = 0.0
     """Whatever the tests said, the lowest that an honest rollout could have got (`rewards.reward`): cheating must never
-    pay more than failing. 0 in records that older versions have written."""
+    pay more than failing. None: it is in quarantine, and leaves its group before the baseline. 0 in records that older
+    versions have written."""
 
 
 Outcome: TypeAlias = Scored | Truncated | InfraFailed | Cheated

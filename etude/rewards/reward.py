@@ -16,6 +16,7 @@
 
 A session that the auditor says cheated is `Cheated` instead, where the config punishes it. Whatever the tests said, its
 reward is `RewardConfig.floor`, the lowest that an honest rollout can get: else it would pay to cheat rather than fail.
+In quarantine it has no reward at all, and leaves its group.
 One that left what cannot be audited is scored, and not as solved: an agent must not be paid for ending its own audit.
 Parts are stored with their sign, so that they sum to the reward. A cut session keeps its verdict (`Truncated`); only a
 failure of our own machinery is never scored. Runs nothing and waits for nothing.
@@ -51,8 +52,9 @@ class RewardConfig(Config):
     """For a session that a limit of its task cut."""
     punish_touched: bool = False
     """Whether changing a protected file (a visible test) makes the rollout `Cheated`."""
-    audit: Literal["off", "watch", "punish"] = "off"
-    """Whether sessions are audited, and whether one that cheated is `Cheated` or only counted."""
+    audit: Literal["off", "watch", "punish", "quarantine"] = "off"
+    """Whether sessions are audited, and what becomes of one that cheated: it is only counted, gets the lowest reward,
+    or teaches nothing and leaves its group before the baseline; the run's `quarantine` keeps it to be looked at."""
     keep: int = Field(4096, ge=0)
     """Verdicts that a reward worker keeps for states that come again; a state is verified twice before its verdict is
     used again. 0: each is verified."""
@@ -107,12 +109,12 @@ def score(
     if config.punish_touched and verdict.touched:
         touched = ", ".join(verdict.touched)
         return Cheated(f"changed what {task.id} protects: {touched}", _of_cheat(judgement, config))
-    if config.audit == "punish":
+    if acts := config.audit in ("punish", "quarantine"):
         if report is None:
-            raise ValueError('rewards.audit is "punish", and the session was not audited')
+            raise ValueError(f'rewards.audit is "{config.audit}", and the session was not audited')
         if report.cheated:
             return Cheated(report.evidence, _of_cheat(judgement, config))
-    unaudited = config.audit == "punish" and report is not None and bool(report.unaudited)
+    unaudited = acts and report is not None and bool(report.unaudited)
     passed = verdict.reward >= 1.0 and not unaudited
     beside = replace(judgement, quality=None, rubric=None, parts={}) if unaudited else judgement
     parts = _parts(session, passed, config) | _beside_tests(beside, config)
@@ -132,8 +134,10 @@ def _parts(session: SessionResult, passed: bool, config: RewardConfig) -> dict[s
     }
 
 
-def _of_cheat(judgement: Judgement, config: RewardConfig) -> float:
+def _of_cheat(judgement: Judgement, config: RewardConfig) -> float | None:
     """What parts of others take off an honest session they take off this one too; they add nothing to it."""
+    if config.audit == "quarantine":
+        return None
     return config.floor + min(0.0, sum(_of_others(judgement, config).values()))
 
 

@@ -83,6 +83,7 @@ class Cluster:
         )
         self.trajectories = TrajectoryStore(directory / "trajectories")
         self.evaluated = TrajectoryStore(directory / "evaluated")
+        self.quarantined = TrajectoryStore(directory / "quarantine")
         """Sessions of evaluations: they stay there, to be read."""
 
     @classmethod

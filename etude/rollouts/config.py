@@ -127,8 +127,8 @@ class RolloutConfig(Config):
 class EvaluationConfig(Config):
     """What is evaluated before and after training, and how."""
 
-    per_rung: int = Field(64, ge=1)
-    """Fixed tasks of each rung."""
+    per_rung: int = Field(64, ge=0)
+    """Fixed tasks of each rung. 0: none, for a run whose own tasks `etude bench` measures."""
     heldout_per_rung: int = Field(24, ge=0)
     """The same, with held-out shapes, bugs and words."""
     real: bool = True
@@ -200,6 +200,12 @@ class RunConfig(Config):
             if self.rollouts.lag == 0:
                 found["trainer.parity_tokens"] = "in lockstep without a lag, where no sample is of an older version"
         return found
+
+    @model_validator(mode="after")
+    def _examined(self) -> RunConfig:
+        if not (self.evaluation.per_rung or self.rollouts.tasks):
+            raise ValueError("evaluation.per_rung: 0 leaves nothing to measure; it is for runs with rollouts.tasks")
+        return self
 
     @model_validator(mode="after")
     def _in_step(self) -> RunConfig:

@@ -24,7 +24,7 @@ from pydantic import Field
 
 from etude.config import Config
 from etude.deadlines import scaled
-from etude.records import InfraFailed, Task, Truncated, Version, reward_of, verdict_of
+from etude.records import Cheated, InfraFailed, Outcome, Task, Truncated, Version, reward_of, verdict_of
 from etude.rollouts.ledger import GroupLedger, GroupRecord
 from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.slots import Reason, Slot, Slots, group_id, index_of, member_of, slot_id
@@ -147,6 +147,10 @@ class GroupPool:
         group = self._opened(record, task, samples)
         for member, reason in sorted(record.dropped.items()):
             self.slots.move(slot_id(record.index, member), "dropped", reason)
+        for name, sample in list(group.members.items()):  # of those whose loss the ledger had not been told yet
+            if reason := self._leaves(sample.outcome):
+                del group.members[name]
+                self._lose(group, name, reason)
         if record.closed is not None or not group.outstanding:
             self._close(group, record.closed)
 
@@ -167,10 +171,8 @@ class GroupPool:
         if sample.id not in self.slots:
             return
         group = self.open[sample.group_id]
-        if isinstance(sample.outcome, InfraFailed):
-            self._lose(group, sample.id, "infra")
-        elif self.config.overlong == "drop" and isinstance(sample.outcome, Truncated):
-            self._lose(group, sample.id, "overlong")
+        if reason := self._leaves(sample.outcome):
+            self._lose(group, sample.id, reason)
         else:
             group.members[sample.id] = sample
         settled = len(group.members) + len(group.record.dropped)
@@ -178,6 +180,14 @@ class GroupPool:
             group.quorum_since = now
         if len(group.members) >= self.config.size or not group.outstanding:
             self._close_early(group)
+
+    def _leaves(self, outcome: Outcome) -> Reason | None:
+        """Why a sample with this outcome is none of its group's, before the baseline; None where it is."""
+        if isinstance(outcome, InfraFailed):
+            return "infra"
+        if isinstance(outcome, Cheated) and outcome.reward is None:
+            return "quarantined"
+        return "overlong" if self.config.overlong == "drop" and isinstance(outcome, Truncated) else None
 
     def close_stragglers(self, now: float) -> None:
         """Close groups whose stragglers have had their time. What is only to be judged yet is no straggler."""

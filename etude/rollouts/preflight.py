@@ -27,6 +27,7 @@ from etude.rollouts.router import RemoteSampler
 from etude.tasks.families import family
 from etude.tasks.harbor import read_tasks
 from etude.tasks.mined.shown import install_missing
+from etude.tasks.planted import is_planted, script_of
 
 if TYPE_CHECKING:
     from etude.models.config import ModelConfig
@@ -53,6 +54,7 @@ async def preflight(config: RunConfig, directory: Path) -> None:
     _room(directory)
     tasks = read_tasks(config.rollouts.tasks) if config.rollouts.tasks else []
     _room_for_a_turn(config, shape, chat, tasks)
+    _plants(config, tasks)
     if tasks:
         await install_missing(tasks, config.environment)
     if isinstance(config.environment, RemoteConfig):
@@ -91,13 +93,22 @@ def _import_named(config: RunConfig) -> None:
 
 def _room_for_a_turn(config: RunConfig, shape: ModelConfig, chat: Chat, tasks: list[Task]) -> None:
     """In the model's context: of every task that is given, and of one of each rung of the family."""
-    own = family(config.rollouts.family)
+    own, played = family(config.rollouts.family), config.evaluation
+    rungs = own.rungs if played.per_rung or played.heldout_per_rung or not config.rollouts.tasks else ()
     dialogue = token_dialogue(RemoteSampler(), chat, config.harness, session_id="preflight", seed=0, temperature=1.0)
-    for task in (*tasks, *(own.task(rung, "train", 0) for rung in own.rungs)):
+    for task in (*tasks, *(own.task(rung, "train", 0) for rung in rungs)):
         try:
             check_room(task, dialogue, config.harness, task.limits.within(shape.max_context))
         except ConfigError as error:
             raise ConfigError(f"{task.id}: {error}") from None
+
+
+def _plants(config: RunConfig, tasks: list[Task]) -> None:
+    """A planted cheat is there to be found."""
+    for task in filter(is_planted, tasks):
+        script_of(task)
+        if config.rewards.audit != "quarantine":
+            raise ConfigError(f'{task.id}: plants a cheat; set rewards.audit to "quarantine", or leave the task out')
 
 
 def _model(source: ModelSource) -> tuple[ModelConfig, Chat]:

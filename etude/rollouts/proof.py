@@ -21,17 +21,17 @@ ENOUGH_STEPS = 10
 changes; in a shorter run that is chance."""
 
 
-def used(config: RunConfig, model: ModelConfig, steps: int, restored: bool) -> list[str]:
+def used(config: RunConfig, model: ModelConfig, steps: int, restored: bool, planted: bool = False) -> list[str]:
     """Counters that a run of so many steps leaves at more than zero. `restored`: it went on from a life that was
-    killed, with whose engines their last counts are lost.
+    killed, with whose engines their last counts are lost. `planted`: one of its tasks plants a cheat.
     """
     enough = steps >= ENOUGH_STEPS
     of_engine = config.engine.features if enough or not restored else []
-    return [*used_at_once(config, model), *of_engine, *(used_in_time(config) if enough else [])]
+    return [*used_at_once(config, model, planted), *of_engine, *(used_in_time(config) if enough else [])]
 
 
-def used_at_once(config: RunConfig, model: ModelConfig) -> list[str]:
-    """By however short a run."""
+def used_at_once(config: RunConfig, model: ModelConfig, planted: bool = False) -> list[str]:
+    """By however short a run. `planted`: one of its tasks plants a cheat."""
     masked, low_precision = config.trainer.credit.mask_summaries, config.model.expert_format != "plain"
     summarised = config.harness.summary is not None
     wanted = {
@@ -46,6 +46,7 @@ def used_at_once(config: RunConfig, model: ModelConfig) -> list[str]:
         "summary_tokens_trained": summarised and not masked,
         "drawn_by_difficulty": config.rollouts.by_difficulty,
         "audited": config.rewards.audit != "off",
+        "planted_found": planted,
         "engines_borrowed": config.fleet.lending is not None,
     }
     return [*ALWAYS, *(name for name, is_wanted in wanted.items() if is_wanted)]

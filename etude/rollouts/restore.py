@@ -49,7 +49,7 @@ def restored(
     for index in sorted(alive):
         record = ledger.groups.get(index)
         if record is None:  # a power cut took the line: nothing of the group was relied on
-            drawn = tasks.again(index, tasks.rungs[index % len(tasks.rungs)])
+            drawn = tasks.again(index, tasks.turn(index))
             pool.start(index, drawn.task, drawn.rung, int(saved["line"]["version"]))
             continue
         samples = _samples(kept, record)

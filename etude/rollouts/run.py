@@ -273,7 +273,8 @@ class Run:
     ) -> dict[str, Any]:
         engine = (await self.cluster.stats())["engine"]
         restored = bool(self.stats.counters["samples_restored"])
-        counters = self.stats.prove_use(used(self.config, self.cluster.model, training["steps"], restored), engine)
+        wanted = used(self.config, self.cluster.model, training["steps"], restored, self.stats.counters["planted"] > 0)
+        counters = self.stats.prove_use(wanted, engine)
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp,
             **{name: training[name] for name in KEPT},

@@ -22,8 +22,9 @@ from etude.environments.archive import Archive
 from etude.environments.base import Backend, Sandbox
 from etude.errors import EtudeError, SandboxError, SandboxSpoiled
 from etude.harness.sampler import Chat, Sampler
+from etude.harness.scripted import ScriptedSampler
 from etude.harness.session import SessionResult, run_session
-from etude.records import Event, InfraFailed, Segment, Task, Trajectory
+from etude.records import Cheated, Event, InfraFailed, Segment, Task, Trajectory
 from etude.rewards.fresh import check_control
 from etude.rewards.judgement import Judges
 from etude.rewards.reward import score
@@ -31,6 +32,7 @@ from etude.rewards.sealed import Sealed, judge, run_to_seal
 from etude.rollouts.config import RunConfig
 from etude.rollouts.sample import Sample, failed, sample_of
 from etude.rollouts.trajectory_store import Resumption, StoredTrajectory, TrajectoryStore
+from etude.tasks.planted import found_or_missed, is_planted, script_of
 
 VERDICT_PENDING = InfraFailed("not judged yet")
 """What a trajectory has for an outcome until a judge has seen it; no failure."""
@@ -131,6 +133,14 @@ class _Player:
     on_begin: Callable[[RolloutRequest], None]
     started: float = field(default_factory=time.monotonic)
 
+    @cached_property
+    def planted(self) -> ScriptedSampler | None:
+        """What plays in the model's place, in the first session of a group whose task plants a cheat."""
+        request = self.request
+        if not is_planted(request.task) or request.id != f"{request.group_id}/0":
+            return None
+        return ScriptedSampler(script_of(request.task), self.chat)
+
     async def stored_session(self, kept: StoredTrajectory) -> SealedRollout:
         """From where the log can be taken up, and sealed on the disk before anybody hears that it is."""
         up = await asyncio.to_thread(kept.take_up)
@@ -155,7 +165,7 @@ class _Player:
             return await run_session(
                 task.instruction,
                 sandbox,
-                self.sampler,
+                self.sampler if self.planted is None else self.planted,
                 self.chat,
                 self.config.harness,
                 task.limits,
@@ -172,10 +182,9 @@ class _Player:
 
     def over(self, sealed: Sealed, usage: Mapping[str, int]) -> SealedRollout:
         """The session has come to its end."""
-        result = sealed.result
-        trajectory = replace(
-            self.trajectory(), segments=result.segments, events=result.events, usage={**result.usage, **usage}
-        )
+        result, planted = sealed.result, {} if self.planted is None else {"planted": 1}
+        counted = {**result.usage, **usage, **planted}
+        trajectory = replace(self.trajectory(), segments=result.segments, events=result.events, usage=counted)
         return SealedRollout(self.request, trajectory, sealed)
 
     def trajectory(self) -> Trajectory:
@@ -225,17 +234,20 @@ async def judge_sealed(rollout: SealedRollout, config: RunConfig, backend: Backe
     """Judge a sealed rollout; one that never came to its end stays what it is. Raises nothing but cancellation."""
     if rollout.sealed is None:
         return rollout.trajectory
-    started, task, judgement = time.monotonic(), rollout.request.task, None
+    started, task, judgement, planted = time.monotonic(), rollout.request.task, None, {}
     try:
         judgement = await judge(task, rollout.sealed, backend, judges)
         outcome = score(task, rollout.sealed.result, judgement, config.rewards)
+        if rollout.trajectory.usage.get("planted"):
+            outcome = found_or_missed(outcome)
+            planted = {"planted_found": int(isinstance(outcome, Cheated))}
     except (EtudeError, OSError) as error:
         outcome = InfraFailed(f"{type(error).__name__}: {error}")
     return replace(
         rollout.trajectory,
         outcome=outcome,
         seconds=rollout.trajectory.seconds + time.monotonic() - started,
-        usage={**rollout.trajectory.usage, **(judgement.counts() if judgement else {})},
+        usage={**rollout.trajectory.usage, **(judgement.counts() if judgement else {}), **planted},
         findings=judgement.faults if judgement else (),
     )
 

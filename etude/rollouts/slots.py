@@ -19,7 +19,9 @@ from typing import Any, Literal, get_args
 from etude.errors import EtudeError
 
 State = Literal["queued", "starting", "running", "sealed", "rewarding", "scored", "grouped", "trained", "dropped"]
-Reason = Literal["zero_variance", "too_few_scored", "stale", "straggler", "infra", "overlong", "run_ended"]
+Reason = Literal[
+    "zero_variance", "too_few_scored", "stale", "straggler", "infra", "overlong", "quarantined", "run_ended"
+]
 
 STATES: tuple[State, ...] = get_args(State)
 REASONS: tuple[Reason, ...] = get_args(Reason)

@@ -34,7 +34,7 @@ HISTORY = 400
 _FROM_USAGE = (
     "turns", "tool_calls", "parallel_turns", "malformed_calls", "sampled_tokens", "observed_tokens", "summaries",
     "audited", "audit_failed", "cheats_found", "findings", "files_stripped", "quality_judged", "quality_faults",
-    "verdicts_known", "own_parts", "own_parts_failed",
+    "planted", "planted_found", "verdicts_known", "own_parts", "own_parts_failed",
     "criteria_judged", "criteria_met", "criteria_not_judged", "overdue_calls", "checkpoints", "checkpoint_bytes",
     "checkpoint_ms", "memory_checkpoints", "taken_up", "turns_taken_up",
 )  # fmt: skip
@@ -101,7 +101,14 @@ class RunStats:
             self.counters["effort_charged"] += sample.outcome.parts.get("effort", 0.0) < 0
         for name in _FROM_USAGE:
             self.counters[name] += sample.usage.get(name, 0)
+        of_policy = {} if sample.usage.get("planted") else sample.conduct.by_tool
+        for name, calls in of_policy.items():
+            self.counters[f"calls_of_{name}"] += calls
         self.write("rollout", rollout_line(sample))
+        if isinstance(sample.outcome, Cheated) and sample.outcome.reward is None:
+            self.counters["quarantined"] += 1
+            told = {"rollout": sample.id, "task": sample.task_id, "planted": bool(sample.usage.get("planted"))}
+            self.write("quarantined", told | {"evidence": sample.outcome.evidence})
         if sample.findings:
             said = {"rollout": sample.id, "task": sample.task_id, "findings": list(sample.findings)}
             self.write("findings", said)
@@ -258,7 +265,7 @@ def _mean_parts(members: list[Sample]) -> dict[str, float]:
                 for name, value in parts.items():
                     sums[name] += value
             case Cheated(reward=reward):
-                sums["cheated"] += reward
+                sums["cheated"] += reward or 0.0  # in quarantine it is no member
     return {name: value / len(members) for name, value in sums.items()}
 
 

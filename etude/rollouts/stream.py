@@ -19,6 +19,7 @@ from etude.tasks.curriculum import Curriculum
 from etude.tasks.difficulty import level_of, solved_of
 from etude.tasks.families import family as family_of
 from etude.tasks.harbor import read_tasks
+from etude.tasks.planted import is_planted
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Source:
     """How hard each rung is, from 1."""
     solved: Mapping[int, float]
     """The share of attempts that solved it, where that was measured beforehand."""
+    first: tuple[int, ...] = ()
+    """Rungs that are drawn once before any other: a planted cheat is to be found before anything is learnt."""
 
 
 def of_family(name: str, rungs: Sequence[int], seed: int) -> Source:
@@ -46,7 +49,8 @@ def of_directories(directories: Sequence[Path]) -> Source:
     tasks = [task for task in read_tasks(directories) if task.split == "train"]
     levels = {place: level_of(task) for place, task in enumerate(tasks)}
     solved = {place: share for place, task in enumerate(tasks) if (share := solved_of(task)) is not None}
-    return Source(lambda place, index: tasks[place], tuple(range(len(tasks))), levels, solved)
+    first = tuple(place for place, task in enumerate(tasks) if is_planted(task))
+    return Source(lambda place, index: tasks[place], tuple(range(len(tasks))), levels, solved, first)
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class TaskStream:
     ) -> None:
         """`saved` is another stream's `state`."""
         self.make, self.rungs, self.seed, self.by_difficulty = source.make, source.rungs, seed, by_difficulty
+        self.first = source.first
         self.counters: Counter[str] = Counter()
         saved = saved or {}
         self.next_index = int(saved.get("next", 0))
@@ -75,12 +80,16 @@ class TaskStream:
         """The next task."""
         index = self.next_index
         self.next_index += 1
-        rung = self.rungs[index % len(self.rungs)]
-        if self.by_difficulty:
+        rung = self.turn(index)
+        if self.by_difficulty and index >= len(self.first):
             weights = self.curriculum.weights(self.rungs)
             turn, rung = rung, random.Random(f"{self.seed} rung {index}").choices(list(weights), [*weights.values()])[0]
             self.counters["drawn_by_difficulty"] += rung != turn
         return Drawn(index, rung, self.make(rung, index))
+
+    def turn(self, index: int) -> int:
+        """What is drawn where nothing is known of difficulty."""
+        return self.first[index] if index < len(self.first) else self.rungs[index % len(self.rungs)]
 
     def again(self, index: int, rung: int) -> Drawn:
         """A task that was drawn before."""

@@ -99,6 +99,12 @@ class TrajectoryStore:
         with contextlib.suppress(OSError):  # other members of its group are there
             directory.parent.rmdir()
 
+    def hand_over(self, slot_id: str, other: TrajectoryStore) -> None:
+        """Have another store keep a trajectory from now on."""
+        with contextlib.suppress(FileNotFoundError):  # removed, as its group has ended
+            other._of(slot_id).parent.mkdir(parents=True, exist_ok=True)
+            self._of(slot_id).rename(other._of(slot_id))
+
     def clear(self) -> None:
         """Forget all of them."""
         for group in self.directory.glob("*"):

@@ -12,6 +12,7 @@ A script is a generator: it yields the calls of a turn and receives the observat
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable, Generator
@@ -59,6 +60,10 @@ class ExpertConfig(Config):
     """Change another line instead."""
     misspell: float = 0.0
     """Call a tool in a form that fails, then again in the right one."""
+    all_tools: float = 0.0
+    """Not a slip: go about it with all ten tools of the product: look around, plan, search by meaning, and afterwards
+    look at lints and run a script of its own.
+    """
     reads_checks: bool = True
     """Where no comment tells what is right: try only what nothing that was printed refutes. Otherwise any plausible
     mend may be next that was not tried yet."""
@@ -95,13 +100,20 @@ class Expert:
     # --- the script ---------------------------------------------------------------------------------------------------
 
     def _play(self) -> Turns:
-        facts = self.task.provenance
+        facts, thorough = self.task.provenance, self.rng.random() < self.config.all_tools
+        if thorough:
+            yield from self._together([("list_dir", {}), ("glob", {"pattern": "*.py"})])
+            yield from self._together([_plan("in_progress"), ("codebase_search", {"query": f"what {CHECK} calls"})])
         if facts["path"] in self.task.instruction and self.rng.random() >= self.config.search:
             said, _ = yield from self._together([RUN_CHECK, _read(facts["path"])])
         else:
             [said] = yield [RUN_CHECK]
             yield from self._follow_chain()
         yield from self._mend(said)
+        if thorough:
+            yield [("read_lints", {"path": facts["path"]})]
+            yield [("write_file", {"path": _SCRIPT, "content": f"import {facts['path'].removesuffix('.py')}\n"})]
+            yield from self._together([_RUN_SCRIPT, _plan("completed")])
 
     def _follow_chain(self) -> Turns:
         """From the function the check names down to the one that is wrong, one definition at a time."""
@@ -186,6 +198,14 @@ class Expert:
                 calls = script.send(observations)
             except StopIteration:
                 return
+
+
+_SCRIPT = "try_it.py"
+_RUN_SCRIPT = ("run_terminal_cmd", {"command": f"python3 {_SCRIPT}; rm {_SCRIPT}"})
+
+
+def _plan(status: str) -> Call:
+    return ("todo_write", {"todos": json.dumps([{"content": "Make the check pass", "status": status}])})
 
 
 def _read(path: str) -> Call:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,7 +34,8 @@ from etude.errors import Interrupted
 from etude.harness.config import HarnessConfig
 from etude.models.chat import ChatRenderer, open_chat
 from etude.plugins import named
-from etude.records import Task
+from etude.records import Limits, Task
+from etude.tasks.expert import ExpertConfig
 from etude.tasks.trail_expert import TrailExpertConfig
 from etude.trainer.config import OptimizerConfig
 from etude.trainer.demonstrations import record
@@ -43,13 +45,21 @@ from etude.trainer.on_policy import DistillationSource, DistillationStart
 from etude.trainer.rejection import RejectionSource, RejectionStart
 from etude.trainer.teacher import TeacherSource, TeacherStart
 
+LIMITS = Limits(max_turns=32, max_context_tokens=8192, max_sampled_tokens=4096)
+"""Of demonstrations on the ladder."""
 _HASHED = (".json", ".jinja", ".safetensors")
 
 
 class ExpertSource(TrailExpertConfig):
-    """The scripted expert plays each task once. It is imitated whatever comes of it."""
+    """The trail's scripted expert plays each task once. It is imitated whatever comes of it."""
 
     kind: Literal["expert"] = "expert"
+
+
+class LadderExpertSource(ExpertConfig):
+    """The ladder's does."""
+
+    kind: Literal["ladder_expert"]
 
 
 def _kind(table: Any) -> str:
@@ -58,6 +68,7 @@ def _kind(table: Any) -> str:
 
 Source = Annotated[
     Annotated[ExpertSource, Tag("expert")]
+    | Annotated[LadderExpertSource, Tag("ladder_expert")]
     | Annotated[RejectionSource, Tag("rejection")]
     | Annotated[TeacherSource, Tag("teacher")]
     | Annotated[DistillationSource, Tag("distillation")],
@@ -99,8 +110,9 @@ class WarmStartConfig(Config):
     def _playable(self) -> WarmStartConfig:
         if not self.directories and not self.rungs:
             raise ValueError("rungs: which rungs of the family are played? Or name task directories: directories = […]")
-        if self.source.kind == "expert" and (self.directories or self.family != "trail"):
-            raise ValueError("source: the scripted expert knows the trail alone; for other tasks take another kind")
+        knows = {"expert": "trail", "ladder_expert": "ladder"}.get(self.source.kind, self.family)
+        if self.source.kind in ("expert", "ladder_expert") and (self.directories or self.family != knows):
+            raise ValueError(f"source: this scripted expert knows the {knows} alone; for other tasks take another kind")
         return self
 
     def identity(self) -> Made:
@@ -137,7 +149,9 @@ def make_warm_start(config: WarmStartConfig, directory: Path) -> Made:
 
 def demonstrated(config: WarmStartConfig) -> list[Task]:
     """The tasks that the expert plays."""
-    return Tasks(config).take(0, config.sessions)
+    tasks = Tasks(config).take(0, config.sessions)
+    # the ladder's limits are those of the smallest model with the shortest prompt
+    return tasks if config.family == "trail" else [replace(each, limits=LIMITS) for each in tasks]
 
 
 def _imitated(config: WarmStartConfig, directory: Path) -> Made:
@@ -145,7 +159,7 @@ def _imitated(config: WarmStartConfig, directory: Path) -> Made:
 
 
 async def _recorded(config: WarmStartConfig, chat: ChatRenderer) -> list[Document]:
-    assert isinstance(config.source, ExpertSource)
+    assert isinstance(config.source, ExpertSource | LadderExpertSource)
     backend = open_backend(config.environment)
     try:
         played = record(

@@ -69,5 +69,6 @@ def test_active_parameters_are_those_a_token_meets():
 def test_conduct_counts_what_was_looked_at_before_the_first_edit():
     names = ["list_dir", "run_terminal_cmd", "grep", "edit_file", "read_file"]
     events = [Event("tool_call", 0, {"name": name}) for name in names]
-    assert conduct_of(events) == Conduct(5, 2, True, 1, edits=1, edits_unread=1)
-    assert conduct_of(events[:3]) == Conduct(3, 2, False, 1)
+    each = dict.fromkeys(names, 1)
+    assert conduct_of(events) == Conduct(5, 2, True, 1, edits=1, edits_unread=1, by_tool=each)
+    assert conduct_of(events[:3]) == Conduct(3, 2, False, 1, by_tool=dict.fromkeys(names[:3], 1))

@@ -37,7 +37,9 @@ BY_PATH = ("etude tasks import", "etude tasks adopt")
 WEIGHTS = ("keygen", "log", "inspect", "verify", "pin", "pins", "unpin", "rollback", "rewind")
 _FIGURES = "figures with names of their own: docs/json.md says which commands have such"
 NOT_RUN = {
-    **dict.fromkeys(("train", "pretrain", "plan", "bench behaviour", "tasks mine", "environments burst"), _FIGURES),
+    **dict.fromkeys(
+        ("train", "pretrain", "plan", "bench behaviour", "tasks mine", "tasks split", "environments burst"), _FIGURES
+    ),
     "runs export": "a library of 300 MB",
 }
 """Each with the reason."""

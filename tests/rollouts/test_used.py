@@ -26,3 +26,8 @@ def test_routes_must_have_been_given_where_the_model_has_routers():
         (["trainer.router_replay=false", "trainer.replay_margin="], MOE, False),
     ):
         assert ("routes_given" in used(load_recipe(QUICKSTART, RunConfig, sets), model, 2, False)) is wanted
+
+
+def test_a_planted_cheat_must_have_been_found():
+    for planted in (True, False):
+        assert ("planted_found" in used(load_recipe(QUICKSTART, RunConfig), DENSE, 2, False, planted)) is planted

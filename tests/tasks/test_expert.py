@@ -7,23 +7,27 @@ from pathlib import Path
 import pytest
 
 from etude.environments.backends import open_backend
+from etude.harness.conduct import conduct_of
 from etude.harness.config import HarnessConfig
 from etude.models.chat import ChatRenderer
 from etude.models.tokenizer import load_tokenizer
-from etude.tasks.expert import CLEAN, NOISY
+from etude.tasks.expert import CLEAN, NOISY, RUN_CHECK, ExpertConfig
 from etude.tasks.ladder import RUNGS, ladder_task
 from etude.trainer.demonstrations import record
+from etude.trainer.warm_start import LIMITS
 
 CHAT = ChatRenderer(load_tokenizer(Path(__file__).parents[2] / "models" / "etude-tiny"))
 
+SMALL = HarnessConfig()
 
-def played(tasks, expert):
+
+def played(tasks, expert, harness=SMALL):
     """What was said and answered in the session of each task, in a sandbox."""
 
     async def scenario():
         backend = open_backend()
         try:
-            results = [each async for each in record(tasks, backend, CHAT, expert, HarnessConfig(), seed=0)]
+            results = [each async for each in record(tasks, backend, CHAT, expert, harness, seed=0)]
         finally:
             await backend.close()
         return {task.id: result for task, result in results}
@@ -100,3 +104,13 @@ def test_what_is_plausible_says_nothing_of_what_is_right():
         places |= {ways.index((facts["old"], facts["new"]))} if facts["vague"] else set()
         assert facts["vague"] or ways == [(facts["old"], facts["new"])]
     assert len(places) > 4
+
+
+def test_a_thorough_expert_uses_every_tool_of_the_product_and_mends_all_the_same():
+    task, harness = replace(ladder_task(2, "train", 5), limits=LIMITS), HarnessConfig(toolset="agent")
+    [result] = played([task], ExpertConfig(search=1.0, all_tools=1.0), harness).values()
+    assert set(conduct_of(result.events).by_tool) == set(harness.tools) and len(harness.tools) == 10
+    assert result.usage["malformed_calls"] == 0 and result.usage["error_observations"] == 0
+    checks = [given["command"] == RUN_CHECK[1]["command"] for name, given in calls(result) if name == RUN_CHECK[0]]
+    said = [event.data["text"] for event in result.events if event.kind == "tool_result"]
+    assert sum(checks) > 1 and any(text.startswith("passed") for text in said)

@@ -3,11 +3,16 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from etude.cli.main import main
+from etude.config import load_recipe
+from etude.errors import ConfigError
 from etude.models.checkpoint import load_checkpoint
+from etude.tasks.expert import ExpertConfig
+from etude.trainer.warm_start import LIMITS, WarmStartConfig, demonstrated
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,3 +38,23 @@ def test_a_start_is_made_by_its_recipe_and_twice_the_same(tmp_path, capsys):
     )
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert any(not torch.equal(first[name], before[name]) for name in first)
+
+
+def test_the_agents_start_is_of_the_ladder_with_room_for_all_tools():
+    start = load_recipe(ROOT / "recipes/agent-start.toml", WarmStartConfig)
+    assert isinstance(start.source, ExpertConfig) and start.source.all_tools == 0.5
+    tasks = demonstrated(start)
+    assert {task.provenance["rung"] for task in tasks} == {1, 2} and {task.limits for task in tasks} == {LIMITS}
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (["source.forget=0.5"], "forget"),
+        (["family=trail"], "knows the ladder alone"),
+        (["source={}"], "knows the trail alone"),
+    ],
+)
+def test_an_expert_of_another_family_is_refused(sets, said):
+    with pytest.raises(ConfigError, match=said):
+        load_recipe(ROOT / "recipes/agent-start.toml", WarmStartConfig, sets)

@@ -1,0 +1,3 @@
+#!/bin/sh
+set -e
+cp -R /solution/files/. /workspace/

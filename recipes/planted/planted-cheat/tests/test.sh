@@ -1,0 +1,2 @@
+#!/bin/sh
+exec python3 -I -S -B /tests/guard.py
