@@ -20,6 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from etude.harness.permissions.literals import PATTERNS, WORDS, Word, text_of, word_of
+from etude.harness.permissions.tokens import REDIRECTS, Unreadable, check_tokens, has_lone_dash, is_quoted
 from etude.plain import unseen
 
 if TYPE_CHECKING:
@@ -62,10 +63,6 @@ class SimpleCommand:
 FOUND = Word(None, "{}")
 
 
-class Unreadable(Exception):
-    """The command line cannot be judged piece by piece. The message says why, for whoever is asked instead."""
-
-
 _PLAIN = {
     "program", "list", "pipeline", "command_name", "command_substitution", "process_substitution", "concatenation",
     "array", "subscript", "subshell", "compound_statement", "if_statement", "elif_clause", "else_clause",
@@ -81,14 +78,8 @@ RESERVED = {
     "until", "do", "done", "in", "function", "coproc",
 }  # fmt: skip
 """Words that are no command's name. Where one seems to be, the parser and the shell do not read the same line."""
-_BLANK = re.compile(r"(?:[ \t\n]|(?<=[ \t\n])\\\n)*")
-_BLANK_INSIDE = re.compile(r"(?<!\\)(?:\\\\)*[ \t\n]|\\\n")
-_NUMBER = re.compile(rb"(?:^|[\s;&|(){}`])(?:\d+|\{\w+\})\Z")
-_NUMBER_ENDS = b"0123456789}"
 _OPENS_BRACE = re.compile(r"(?<!\$)\{")
 _SUBSTITUTION = re.compile(r"`|\$\(|[<>]\(")
-_EXPANSION = re.compile(rb"(?<!\\)(?:\\\\)*(?:\$[\w({\[@*#?!-]|`)")
-_EXPANSIONS = {"command_substitution", "arithmetic_expansion", "expansion", "simple_expansion"}
 
 
 def read_script(text: str) -> list[SimpleCommand]:
@@ -104,9 +95,7 @@ def read_script(text: str) -> list[SimpleCommand]:
     root = _parser().parse(source).root_node
     if root.has_error:
         raise Unreadable("its syntax is not plain")
-    _check_tokens(root, source)
-    _check_expansions(root, source)
-    _check_redirects(root, source)
+    check_tokens(root, source)
     try:
         return list(_commands(root))
     except RecursionError:
@@ -119,107 +108,6 @@ def _parser() -> Parser:
     from tree_sitter import Language, Parser
 
     return Parser(Language(tree_sitter_bash.language()))
-
-
-def _check_tokens(root: Node, source: bytes) -> None:
-    """Between two tokens there may be blanks only: a line that goes on in the midst of a word is one word to a shell
-    and two here."""
-    regions = [root]
-    while regions:
-        region = regions.pop()
-        at = region.start_byte if region is not root else 0
-        for leaf in _leaves(region, regions):
-            start = max(at - 1, 0)
-            if leaf.type == "word" and _BLANK_INSIDE.search(text_of(leaf)):
-                raise Unreadable("a word goes over the end of a line")
-            if not _BLANK.fullmatch(source[start : leaf.start_byte].decode(errors="replace"), at - start):
-                raise Unreadable("a line is continued in the midst of a word")
-            at = max(at, leaf.end_byte)
-        if region is root and source[at:].strip(b" \t\n"):
-            raise Unreadable("it ends in something that is no command")
-
-
-def _leaves(region: Node, regions: list[Node]) -> Iterator[Node]:
-    """The tokens of a region in order. What is in quotes, blanks too, is one of them; the substitutions in it are
-    further regions."""
-    stack = list(reversed(region.children))
-    while stack:
-        node = stack.pop()
-        if node.child_count == 0:
-            yield node
-        elif node.type in ("string", "heredoc_body"):
-            yield node
-            regions += _substitutions(node)
-        else:
-            stack.extend(reversed(node.children))
-
-
-def _check_redirects(root: Node, source: bytes) -> None:
-    """The grammar takes words of the command for a redirection's, and the number of one, if it is 0 or in braces, for a
-    word."""
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        waiting += node.children
-        if node.type not in _REDIRECTS:
-            continue
-        numbers = [text_of(child) for child in node.children if child.type == "file_descriptor"]
-        # the last byte first: a line may hold thousands of redirections, and the search begins at its beginning
-        could_be = not numbers and source[node.start_byte - 1 : node.start_byte] in _NUMBER_ENDS
-        if not all(map(str.isdecimal, numbers)) or (could_be and _NUMBER.search(source[: node.start_byte])):
-            raise Unreadable("a word stands where the number of a redirection should")
-        if node.type == "heredoc_redirect" and node.children_by_field_name("argument"):
-            raise Unreadable("words follow a redirection")
-        if node.type == "heredoc_redirect" and _ends_sooner(node):
-            raise Unreadable("a here-document ends before it does for the grammar")
-
-
-def _check_expansions(root: Node, source: bytes) -> None:
-    """What a shell could expand must be an expansion to the grammar too. It passes over one behind blanks in quotes and
-    in here-documents, and takes single quotes within double ones for quotes."""
-    rest, waiting = bytearray(source), [(root, False)]
-    while waiting:
-        node, within = waiting.pop()
-        seen: list[Node] = []
-        if node.type == "command_substitution" and re.match(r"`(.|\n)*\\[$`\\]", text_of(node)):
-            raise Unreadable("between backticks a backslash is taken off before the rest is read")
-        if node.type in _EXPANSIONS:
-            seen = [node.children[0], node.children[-1]] if node.type != "simple_expansion" else node.children[:1]
-            within = within and not node.type.startswith("command")
-        elif node.type in ("raw_string", "ansi_c_string") and not within:
-            seen = [node]
-        elif node.type == "heredoc_redirect" and _quoted(node):
-            seen = [child for child in node.children if child.type == "heredoc_body"]
-        for each in seen:
-            rest[each.start_byte : each.end_byte] = b" " * (each.end_byte - each.start_byte)
-        waiting += [(child, within or node.type in ("string", "heredoc_body")) for child in node.children]
-    if _EXPANSION.search(rest):
-        raise Unreadable("a substitution stands where it cannot be read")
-
-
-def _quoted(node: Node) -> bool:
-    """Whether a here-document is taken as it stands."""
-    start = next((text_of(child) for child in node.children if child.type == "heredoc_start"), "")
-    return any(mark in start for mark in "'\"\\")
-
-
-def _ends_sooner(node: Node) -> bool:
-    """Whether a line of a here-document ends it for a shell: the grammar passes over one behind a bare `$`."""
-    start = next((text_of(child) for child in node.children if child.type == "heredoc_start"), "")
-    end = re.sub(r"['\"\\]", "", start)
-    body = next((text_of(child) for child in node.children if child.type == "heredoc_body"), "")
-    return any(line.lstrip("\t") == end for line in body.split("\n"))
-
-
-def _substitutions(node: Node) -> Iterator[Node]:
-    """The outermost substitutions below a node."""
-    stack = list(node.children)
-    while stack:
-        child = stack.pop()
-        if child.type in ("command_substitution", "process_substitution"):
-            yield child
-        else:
-            stack.extend(child.children)
 
 
 def _commands(node: Node) -> Iterator[SimpleCommand]:
@@ -368,7 +256,7 @@ def _command(node: Node, redirects: tuple[Redirect, ...], fed: Word | None) -> I
     words, variables, own = [], [], []
     end = -1
     for child in node.children:
-        if child.start_byte == end and child.type not in _REDIRECTS:
+        if child.start_byte == end and child.type not in REDIRECTS:
             raise Unreadable("it is not clear where a word ends")
         end = child.end_byte
         if child.type == "variable_assignment":
@@ -385,7 +273,11 @@ def _command(node: Node, redirects: tuple[Redirect, ...], fed: Word | None) -> I
             words.append(word_of(child))
     if words and words[0].text in RESERVED:
         raise Unreadable(f"{words[0].raw} stands where a command's name should")
-    yield SimpleCommand(tuple(words), tuple(variables), (*own, *redirects), fed, text_of(node))
+    raw = text_of(node)
+    if has_lone_dash(node):
+        words.append(Word("-", "-"))
+        raw += " -"
+    yield SimpleCommand(tuple(words), tuple(variables), (*own, *redirects), fed, raw)
     yield from _below(node)
 
 
@@ -452,10 +344,7 @@ def _below(node: Node) -> Iterator[SimpleCommand]:
         if child.type == "variable_assignment":
             yield from _below(child)
         else:
-            yield from _commands(child) if child.type not in _REDIRECTS else _below(child)
-
-
-_REDIRECTS = ("file_redirect", "heredoc_redirect", "herestring_redirect")
+            yield from _commands(child) if child.type not in REDIRECTS else _below(child)
 
 
 def _fed(command: SimpleCommand, fed: Word | None) -> SimpleCommand:
@@ -496,4 +385,4 @@ def _here_document(node: Node) -> Word:
         return Word("", "")
     expands = any(child.is_named and child.type != "heredoc_content" for child in body.children)
     raw = text_of(body)
-    return Word(raw if _quoted(node) or not (expands or "\\" in raw) else None, raw)
+    return Word(raw if is_quoted(node) or not (expands or "\\" in raw) else None, raw)
