@@ -149,7 +149,7 @@ def _is_looked_at(name: str) -> bool:
 
 def _leads_on(path: Path, workspace: Path) -> bool:
     """To a file of the workspace that is not read anyway."""
-    real = path.resolve()
+    real = Path(os.path.realpath(path))
     beside = real.parent == path.parent.resolve() and real.name in NAMES and real.name != path.name
     return real.is_relative_to(workspace) and not (beside and real.is_file())
 

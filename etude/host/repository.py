@@ -139,7 +139,7 @@ def _elsewhere(top: Path) -> GitRepository | None:
         return GitRepository(top, *places)
     own = _named(top / ".git", "gitdir: ")
     named = _values(own, top).get("core.worktree") if own is not None and _is_git(own) else None
-    if own is None or named is None or (own / named).resolve() != top:
+    if own is None or named is None or Path(os.path.realpath(own / named)) != top:
         return None
     return GitRepository(top, own, own)
 
@@ -150,7 +150,10 @@ def _named(file: Path, prefix: str) -> Path | None:
         text = beneath.read(file.parent, file.name, _PATH_BYTES).decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
-    return (file.parent / text.removeprefix(prefix)).resolve() if text.startswith(prefix) and text != prefix else None
+    if not text.startswith(prefix) or text == prefix or "\0" in text:
+        return None
+    # `Path.resolve` raises RuntimeError for a link that leads to itself, and this text is anybody's
+    return Path(os.path.realpath(file.parent / text.removeprefix(prefix)))
 
 
 def _is_git(directory: Path) -> bool:

@@ -117,7 +117,13 @@ def _refused(gate: Gate) -> Iterator[str]:
     for by in dict.fromkeys(ruled):
         yield f"{plain_line(by)} wants a person asked, and no --allow answers it; run without -p, or take the rule away"
     if any(each.tool == "run_terminal_cmd" and not each.decision.remember for each in gate.unasked) and not ruled:
-        yield "no rule fits just one of these; to permit every command: --allow run"
+        # a program that is given words which only a run would tell: a user's own rule on it lets it have them
+        pieces = [reason.piece.split() for each in gate.unasked for reason in each.decision.reasons]
+        for name in dict.fromkeys(words[0] for words in pieces if len(words) > 1 and words[-1] == "…"):
+            yield f"{plain_line(name)} is given what only a run would tell, which a rule on it may permit: " + (
+                f"--allow {shlex.quote(f'run({name} *)')}"
+            )
+        yield "no rule is offered for one of these: write it differently; to permit every command: --allow run"
 
 
 def _result(agent: Agent, stop: Stop) -> dict[str, Any]:

@@ -118,7 +118,8 @@ def _copy(directory: Path, target: Path, top: Path, removed: list[str]) -> None:
         if _remembers(inside, is_dir) or (is_dir and _is_repository(path)) or _is_memory(entry):
             removed.append(f"{inside}/" if is_dir else inside)
         elif entry.is_symlink():
-            if path.resolve().is_relative_to(top.resolve()) and not os.path.isabs(os.readlink(path)):
+            real = Path(os.path.realpath(path))  # of a link to itself `Path.resolve` makes an error
+            if real.is_relative_to(os.path.realpath(top)) and not os.path.isabs(os.readlink(path)):
                 (target / entry.name).symlink_to(os.readlink(path))
             else:
                 removed.append(inside)

@@ -172,7 +172,7 @@ def test_what_is_remembered_is_narrow_and_then_allows(judge: Judge) -> None:
         "just -j4 test": ("run(just -j4 test)",),
         "git submodule update x": ("run(git submodule update *)",),
         "git stash": ("run(git stash)",),
-        "docker compose up -d": ("run(docker compose up *)",),
+        "docker compose up -d": ("run(docker compose up -d)",),
         "uv run python x.py": ("run(uv run python x.py)",),
         "python3 -m pytest -q api": ("run(python3 -m pytest *)",),
         "python3 -m http.server": ("run(python3 -m http.server)",),
@@ -182,9 +182,13 @@ def test_what_is_remembered_is_narrow_and_then_allows(judge: Judge) -> None:
         "npm run deploy x": (),
         "cat .env": ("read(.env)",),
         "foo > $x": (),
+        "git clean -fd build": ("run(git clean -fd build)",),
+        "kill 12": ("run(kill 12)",),
+        "sudo ls *.py": (),
     }
     assert {line: run(judge, line).remember for line in remembered} == remembered
     assert judge.judge("read_file", {"path": "/etc/os-release"}).remember[0] == "read(/etc/os-release)"
+    assert not any(reason.asked_by_rule for reason in run(judge, "sudo ls *.py").reasons), "an own rule answers it"
     for line in ("cargo build -q", "node x.js", "cat .env"):
         for rule in remembered[line]:
             judge.allow(rule)

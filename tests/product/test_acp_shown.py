@@ -37,6 +37,8 @@ def test_a_prompt_names_files_as_the_tools_do(tmp_path: Path) -> None:
     linked = tmp_path.with_name(f"{tmp_path.name}-link")
     linked.symlink_to(tmp_path)
     assert requests.text_of([acp.resource_link_block("x", f"file://{linked}/x.py")], tmp_path) == "x.py"
+    (linked / "loop").symlink_to("loop")
+    assert requests.text_of([acp.resource_link_block("x", f"file://{linked}/loop")], tmp_path) == "loop"
     with pytest.raises(acp.RequestError, match="cannot be shown audio"):
         requests.text_of([acp.audio_block("aGk=", "audio/wav")], tmp_path)
 

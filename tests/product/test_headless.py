@@ -90,12 +90,26 @@ def test_what_nobody_could_be_asked_about_is_told_with_what_permits_it(
     assert said.out == "I could not.\n"
     what, line = said.err.splitlines()
     assert what == "refused, as nobody could be asked: $ alias a=b; make"
-    assert line.startswith("no rule fits just one of these; to permit every command: ")
+    assert line == "no rule is offered for one of these: write it differently; to permit every command: --allow run"
     rules = shlex.split(line.rpartition(": ")[2])
     with ScriptedServer([Reply("I run.", [asked]), Reply("I could.")]) as server:
         assert main(here.arguments(server, "Run it.", "--json", *rules)) == 0
     permitted = lines(capsys.readouterr().out)[0]
     assert (permitted["wanting"], permitted["refused"]) == ([], []), "its words do permit it"
+
+
+def test_a_rule_on_the_program_that_is_given_unknown_words_is_named(
+    here: Setting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("run_terminal_cmd", {"command": 'find . -name "*.py" | xargs wc -l | tail -1'})
+    with ScriptedServer([Reply("I run.", [asked]), Reply("I could not.")]) as server:
+        assert main(here.arguments(server, "Run it.")) == 43
+    line = capsys.readouterr().err.splitlines()[1]
+    assert line.startswith("wc is given what only a run would tell, which a rule on it may permit: ")
+    rules = shlex.split(line.rpartition(": ")[2])
+    assert rules == ["--allow", "run(wc *)"]
+    with ScriptedServer([Reply("I run.", [asked]), Reply("I could.")]) as server:
+        assert main(here.arguments(server, "Run it.", *rules)) == 0
 
 
 def test_what_a_written_rule_asks_about_no_permission_answers(

@@ -81,6 +81,10 @@ PLANTED: dict[str, Callable[[Path], object]] = {
         os.mkfifo(at / "gitdir"), (at / ".git").write_text("gitdir: .\n")
     ],
     "git-link-to-zero": lambda at: link(at / ".git", "/dev/zero"),
+    "loops": lambda at: [
+        [link(at / name, name) for name in ("me", "AGENTS.md", ".envrc")], (at / ".git").write_text("gitdir: me/git\n")
+    ],
+    "git-link-with-nul": lambda at: (at / ".git").write_text("gitdir: a\0b\n"),
     "sparse": lambda at: sparse(at / "AGENTS.md", 900 << 30),
     "socket": lambda at: planted_socket(at / "AGENTS.md"),
     "crowd": lambda at: crowd(at / "crowd", 150_000),

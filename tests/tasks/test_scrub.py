@@ -57,6 +57,7 @@ def checkout(tmp_path):
     (root / "run.sh").chmod(0o755)
     (root / "inside").symlink_to("pkg/core.py")
     (root / "outside").symlink_to("/etc/passwd")
+    (root / "loop").symlink_to("loop")
     for path in (
         "pkg/__pycache__/core.cpython-311.pyc", "pkg/core.py.orig", "pkg/core.py~", ".mypy_cache/3.11/pkg.data.json",
         "build/lib/pkg/core.py", "dist/pkg-1.tar.gz", ".pytest_cache/v/x", "sub/.git/HEAD",
@@ -75,6 +76,7 @@ def test_a_scrubbed_checkout_has_one_commit_and_no_memory(checkout, tmp_path):
     assert set(read_tree(target)) == {"pkg/core.py", "run.sh", "pkg.egg-info/SOURCES.txt"}
     assert (target / "run.sh").stat().st_mode & 0o111
     assert (target / "inside").read_bytes() == GIVEN["pkg/core.py"] and not (target / "outside").exists()
+    assert (target / "loop").is_symlink()
     assert {".git/", "outside", "pkg/__pycache__/", ".mypy_cache/", "build/lib/", "sub/.git/"} <= set(done.removed)
     assert git(target, "rev-list", "--all", "--reflog", "--count").strip() == "1"
     assert git(target, "for-each-ref", "--format=%(refname)").split() == ["refs/heads/main"]

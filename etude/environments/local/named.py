@@ -164,7 +164,7 @@ def _opened(workspace: Path, here: str, name: str) -> Path | None:
     if mark is None or (at is None) != (name == ".devcontainer.json"):
         return None
     with suppress(OSError):
-        real = (place / name).resolve()
+        real = Path(os.path.realpath(place / name))
         if real.is_relative_to(workspace) and mark in beneath.read(real.parent, real.name, _TEXT_BYTES):
             return place if at is None else workspace.joinpath(*parts[:at])
     return None
@@ -176,7 +176,7 @@ def _home_links() -> Iterator[Path]:
         with suppress(OSError), os.scandir(place) as entries:
             for entry in entries:
                 if entry.is_symlink() and (entry.name.startswith(".") or not dots):
-                    yield Path(entry.path).resolve()
+                    yield Path(os.path.realpath(entry.path))
 
 
 @dataclass
@@ -319,7 +319,7 @@ class _Scanner:
 
     def read(self, path: Path, bases: tuple[Path, ...], *, shell: bool = False) -> None:
         """A file's words, once; of a link those of what lies below the workspace."""
-        real = path.resolve() if path.is_symlink() else path
+        real = Path(os.path.realpath(path)) if path.is_symlink() else path
         if real in self._read or (real != path and not real.is_relative_to(self.workspace)) or not self._takes("files"):
             return
         self._read.add(real)
@@ -382,10 +382,10 @@ class _Scanner:
                     if name and (there or (to_be and not path.exists())):
                         self.hold(path)
                         if there and self._below(path):
-                            self.read(path.resolve(), bases[:-1], shell=path.suffix in _SHELL)
+                            self.read(Path(os.path.realpath(path)), bases[:-1], shell=path.suffix in _SHELL)
 
     def _below(self, path: Path) -> bool:
-        real = path.resolve()
+        real = Path(os.path.realpath(path))
         return real != self.workspace and real.is_relative_to(self.workspace)
 
     def _module(self, word: str, base: Path) -> None:

@@ -55,7 +55,7 @@ def turns_by() -> Path:
 
 def absent(directory: Path, config: WorkspaceConfig) -> list[str]:
     """The real paths that are not there for commands, or empty, of what exists now."""
-    masked = [(directory / name).resolve() for name in config.masked]
+    masked = [Path(os.path.realpath(directory / name)) for name in config.masked]
     dots = [
         entry for home in _homes(directory, config) for entry in _dots(home) if not _within(entry, _kept(home, config))
     ]
@@ -85,7 +85,7 @@ def _hidden(directory: Path, config: WorkspaceConfig) -> list[Path]:
     """What is named, and sockets: those that exist and would be seen, but for what the workspace lies in."""
     homes = _homes(directory, config)
     kept = [shown for home in homes for shown in _kept(home, config)]
-    named = [Path(os.path.expanduser(name)).resolve() for name in config.hidden]
+    named = [Path(os.path.realpath(os.path.expanduser(name))) for name in config.hidden]
     wanted = [
         found
         for found in dict.fromkeys((*named, *_bound()))
@@ -133,7 +133,7 @@ def _kept(home: Path, config: WorkspaceConfig) -> list[Path]:
     for place in (
         Path(entry) for entry in config.env.get("PATH", os.environ.get("PATH", "")).split(":") if entry.startswith("/")
     ):
-        for at in {place, place.resolve()}:
+        for at in {place, Path(os.path.realpath(place))}:
             if _in_dots(at, home) and not _within(at, hidden):
                 in_tree = at.relative_to(home).parts[0][1:] in _TREES
                 named += [at] if in_tree else [at, *(at.parent / name for name in _BESIDE)]

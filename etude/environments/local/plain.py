@@ -244,7 +244,7 @@ class PlainWorkspace(Sandbox):
 
     def _own(self, path: str) -> Path:
         """The same with its links followed, if it may be written."""
-        real = self._at(path).resolve()
+        real = Path(os.path.realpath(self._at(path)))
         writable = [self._root, Path("/tmp").resolve(), *(each.resolve() for each in self._config.writable)]
         protected = [self._root / name for name in self._config.protected]
         if not any(real.is_relative_to(place) for place in writable) or any(map(real.is_relative_to, protected)):

@@ -42,7 +42,7 @@ def names_of(path: Path) -> Iterator[Path]:
         if link := next((at for at in (*reversed(each.parents), each) if at.is_symlink()), None):
             leads = link.parent / os.readlink(link) / each.relative_to(link)
             waiting.append(Path(os.path.normpath(leads)))
-    yield path.resolve()
+    yield Path(os.path.realpath(path))
 
 
 def listed_in(seen: Iterable[tuple[str, list[str]]], listed: Sequence[str]) -> Iterator[str]:

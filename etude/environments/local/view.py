@@ -72,7 +72,7 @@ def protected(directory: Path, config: WorkspaceConfig, named: ReferencedPaths) 
     if config.guard == "on":  # it judges name by name what git may write there, in a submodule's too
         given = [name for name in given if name not in (".git/info", ".git/modules")]
     given += named.files if config.guard == "existing" else ()
-    leads = [(directory / name).resolve() for name in given]
+    leads = [Path(os.path.realpath(directory / name)) for name in given]
     inside = [str(path.relative_to(directory)) for path in leads if directory in path.parents]
     return list(dict.fromkeys((*given, *inside)))
 
@@ -125,7 +125,7 @@ def _protected(directory: Path, place: str, names: Iterable[str]) -> list[str]:
 
 
 def _masked(directory: Path, place: str, names: Iterable[str]) -> list[str]:
-    real = [(directory / name).resolve() for name in names]
+    real = [Path(os.path.realpath(directory / name)) for name in names]
     inside = [
         path for path in dict.fromkeys(real) if path.exists() and path != directory and path.is_relative_to(directory)
     ]

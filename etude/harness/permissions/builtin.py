@@ -56,18 +56,18 @@ def narrowest(words: Sequence[str | None]) -> str:
     name = words[0] or ""
     if _RUNS_ANYTHING.fullmatch(name) or any(mark in name for mark in "*?["):
         module = name.startswith("python") and words[1:2] == ["-m"] and words[2:3] and words[2] in _MODULES
-        return f"run({name} -m {words[2]} *)" if module else _exactly(words)
+        return f"run({name} -m {words[2]} *)" if module else exactly(words)
     if name not in _MANY_IN_ONE:
         return f"run({shlex.quote(name)} *)"
     if tuple(words[:2]) in _STARTS:
-        return _exactly(words)
+        return exactly(words)
     wanted = 3 if len(words) > 1 and words[1] in _GROUPS.get(name, ()) else 2
     says = words[:wanted]
     plain = len(says) == wanted and all(word is not None and re.fullmatch(r"\w[\w:.-]*", word) for word in says[1:])
-    return f"run({' '.join(map(str, says))} *)" if plain else _exactly(words)
+    return f"run({' '.join(map(str, says))} *)" if plain else exactly(words)
 
 
-def _exactly(words: Sequence[str | None]) -> str:
+def exactly(words: Sequence[str | None]) -> str:
     """The rule that allows these words alone; empty where one of them is not known, or would be a pattern."""
     known = [word for word in words if word is not None]
     exact = len(known) == len(words) and not any(mark in word for word in known for mark in "*?[")

@@ -25,7 +25,8 @@ class Reason:
     @property
     def asked_by_rule(self) -> bool:
         """Whether a rule that somebody wrote asks, so that no rule that allows would answer it."""
-        return self.verdict == "ask" and self.by.startswith("rule ask ") and not self.remember
+        own = not (self.by.startswith("rule ask run(") and self.by.endswith(", which is built in"))
+        return own and self.verdict == "ask" and self.by.startswith("rule ask ") and not self.remember
 
     def __str__(self) -> str:
         return f"{self.piece}: {self.by}"

@@ -51,7 +51,7 @@ def _believed(git: Path, tree: Path) -> list[Path]:
         found = find(tree)
     except OSError:
         return []
-    if found is None or found.top != tree.resolve() or found.git_dir != git.resolve():
+    if found is None or found.top != tree.resolve() or found.git_dir != Path(os.path.realpath(git)):
         return []
     return [found.git_dir, found.common]
 

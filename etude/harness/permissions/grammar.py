@@ -1,6 +1,7 @@
 """Where tree-sitter-bash is known to read a command line otherwise than a shell does: such a line is Unreadable.
 
-Owns `check_reading` and `Unreadable`. The grammar was made to colour text. It passes over what it does not expect, and
+Owns `check_reading`, `Unreadable`, and `has_lone_dash`, the one word that the grammar loses and that is read all the
+same. The grammar was made to colour text. It passes over what it does not expect, and
 sees operators where a shell sees one word. Each check here is a difference that was found by comparing it with bash and
 dash (`benchmarks/permissions.py`). Which commands a line holds is `permissions.shell`'s to say.
 """
@@ -28,6 +29,8 @@ _BLANK_INSIDE = re.compile(r"(?<!\\)(?:\\\\)*[ \t\n]|\\\n")
 _NUMBER = re.compile(rb"(?:^|[\s;&|(){}`])(?:\d+|\{\w+\})\Z")
 _NUMBER_ENDS = b"0123456789}"
 _EXPANSION = re.compile(rb"(?<!\\)(?:\\\\)*(?:\$[\w({\[@*#?!-]|`)")
+_DASH = re.compile(r"[ \t]+-[ \t]+")
+_ENDS_IN_A_COMMAND = ("list", "pipeline", "negated_command")
 _EXPANSIONS = {"command_substitution", "arithmetic_expansion", "expansion", "simple_expansion"}
 
 
@@ -50,10 +53,42 @@ def _check_tokens(root: Node, source: bytes) -> None:
             if leaf.type == "word" and _BLANK_INSIDE.search(text_of(leaf)):
                 raise Unreadable("a word goes over the end of a line")
             if not _BLANK.fullmatch(source[start : leaf.start_byte].decode(errors="replace"), at - start):
-                raise Unreadable("a line is continued in the midst of a word")
+                _check_dash(leaf, at, source[at : leaf.start_byte].decode(errors="replace"))
             at = max(at, leaf.end_byte)
         if region is root and source[at:].strip(b" \t\n"):
             raise Unreadable("it ends in something that is no command")
+
+
+def _check_dash(leaf: Node, at: int, gap: str) -> None:
+    """The grammar loses a lone `-` right before a here-document, as in `python3 - <<E`. It is accepted only where
+    `has_lone_dash` gives it back to its command."""
+    if "\\\n" in gap:
+        raise Unreadable("a line is continued in the midst of a word")
+    owner = leaf.parent
+    command = _command_before(owner) if owner is not None and owner.start_byte == leaf.start_byte else None
+    if command is None or command.end_byte != at or not _DASH.fullmatch(gap):
+        raise Unreadable(f"it is not clear what {gap.strip()} belongs to")
+
+
+def _command_before(node: Node) -> Node | None:
+    """The command whose last word stands right before a here-document."""
+    before = node.prev_sibling if node.type == "heredoc_redirect" else None
+    while before is not None and before.type in _ENDS_IN_A_COMMAND:
+        before = before.children[-1]
+    whole = before is not None and before.type == "command" and before.children[-1].type not in REDIRECTS
+    return before if whole else None
+
+
+def has_lone_dash(command: Node) -> bool:
+    """Whether a `-` that is no token stands between a command and the here-document behind it: its last word."""
+    at, parent = command, command.parent
+    while parent is not None and at.next_sibling is None and parent.type in _ENDS_IN_A_COMMAND:
+        at, parent = parent, parent.parent
+    behind = at.next_sibling
+    if parent is None or behind is None or behind.type != "heredoc_redirect" or _command_before(behind) != command:
+        return False
+    gap = (parent.text or b"")[command.end_byte - parent.start_byte : behind.start_byte - parent.start_byte]
+    return bool(_DASH.fullmatch(gap.decode(errors="replace")))
 
 
 def _leaves(region: Node, regions: list[Node]) -> Iterator[Node]:
@@ -117,7 +152,7 @@ def _check_expansions(root: Node, source: bytes) -> None:
             within = within and not node.type.startswith("command")
         elif node.type in ("raw_string", "ansi_c_string") and not within:
             seen = [node]
-        elif node.type == "heredoc_redirect" and quoted(node):
+        elif node.type == "heredoc_redirect" and is_quoted(node):
             seen = [child for child in node.children if child.type == "heredoc_body"]
         for each in seen:
             rest[each.start_byte : each.end_byte] = b" " * (each.end_byte - each.start_byte)
@@ -126,7 +161,7 @@ def _check_expansions(root: Node, source: bytes) -> None:
         raise Unreadable("a substitution stands where it cannot be read")
 
 
-def quoted(node: Node) -> bool:
+def is_quoted(node: Node) -> bool:
     """Whether a here-document is taken as it stands."""
     start = next((text_of(child) for child in node.children if child.type == "heredoc_start"), "")
     return any(mark in start for mark in "'\"\\")

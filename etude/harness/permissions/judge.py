@@ -348,7 +348,7 @@ class Judge:
                 return Reason("allow", piece, _READS)
             for rule in builtin.ASK:
                 if rule.names(tool) and rule.matches_command(words) is not False:
-                    return Reason("ask", piece, f"rule {rule}, which is built in", builtin.narrowest(words))
+                    return Reason("ask", piece, f"rule {rule}, which is built in", builtin.exactly(words))
         said = f"no rule matches; commands are {DONE[self._config.runs]} by default"
         return Reason(self._config.runs, piece, said, builtin.narrowest(words))
 

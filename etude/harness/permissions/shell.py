@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from etude.harness.permissions.grammar import REDIRECTS, Unreadable, check_reading, quoted
+from etude.harness.permissions.grammar import REDIRECTS, Unreadable, check_reading, has_lone_dash, is_quoted
 from etude.harness.permissions.literals import PATTERNS, WORDS, Word, text_of, word_of
 from etude.plain import unseen
 
@@ -273,7 +273,11 @@ def _command(node: Node, redirects: tuple[Redirect, ...], fed: Word | None) -> I
             words.append(word_of(child))
     if words and words[0].text in RESERVED:
         raise Unreadable(f"{words[0].raw} stands where a command's name should")
-    yield SimpleCommand(tuple(words), tuple(variables), (*own, *redirects), fed, text_of(node))
+    raw = text_of(node)
+    if has_lone_dash(node):
+        words.append(Word("-", "-"))
+        raw += " -"
+    yield SimpleCommand(tuple(words), tuple(variables), (*own, *redirects), fed, raw)
     yield from _below(node)
 
 
@@ -381,4 +385,4 @@ def _here_document(node: Node) -> Word:
         return Word("", "")
     expands = any(child.is_named and child.type != "heredoc_content" for child in body.children)
     raw = text_of(body)
-    return Word(raw if quoted(node) or not (expands or "\\" in raw) else None, raw)
+    return Word(raw if is_quoted(node) or not (expands or "\\" in raw) else None, raw)

@@ -6,6 +6,7 @@ stands after them, marked as what it is. Pure.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -98,7 +99,8 @@ def _named(uri: str, directory: Path) -> str:
     if parts.scheme != "file":
         return uri
     path = Path(unquote(parts.path))
-    path = path if path.is_relative_to(directory) else path.resolve()  # an editor may know the directory by a link
+    if not path.is_relative_to(directory):  # an editor may know the directory by a link
+        path = Path(os.path.realpath(path))
     name = str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path)
     return f"{name}#{parts.fragment}" if parts.fragment else name
 
