@@ -1,11 +1,13 @@
 """A hard link to a secret is the secret, by the default rules: named, met on a walk, and read by a tool."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
+from etude.harness.permissions.unreadable import LinkedSecrets
 
 LINES = ("cat src/settings", "grep -rn K src", "head -1 < src/settings", "cat src/s*", "cd src && cat settings",
          "rg K src", "cat notes.txt", "find src -type f -exec cat {} +")  # fmt: skip
@@ -67,3 +69,17 @@ def test_a_key_of_the_home_counts_and_what_packages_bring_does_not(
     judge = Judge(PermissionConfig(), WorkspacePaths(project), env={})
     assert judged(judge, "cat src/settings") == "ask"
     assert judged(judge, "cat notes.txt") == "allow"
+
+
+def test_any_link_is_asked_about_where_there_are_too_many_files_to_look_at(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(project / "none"))
+    assert judged(Judge(PermissionConfig(), WorkspacePaths(project), env={}), "cat src/b.py") == "allow"
+    monkeypatch.setattr(sys.modules[LinkedSecrets.__module__], "_MOST_SEEN", 1)
+    judge = Judge(PermissionConfig(), WorkspacePaths(project), env={})
+    assert [judged(judge, line) for line in ("cat src/b.py", "grep -r K src", "cat src/a.py")] == [
+        "ask",
+        "ask",
+        "allow",
+    ]

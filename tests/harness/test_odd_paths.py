@@ -96,3 +96,28 @@ def test_what_is_no_path_ends_no_call(judge: Judge, name: str, here: bool) -> No
     for tool in (*READS, *EDITS):
         asked = judge if here else Judge(PermissionConfig(), env={})
         assert asked.judge(tool, {"path": name}).verdict in ("allow", "ask", "deny"), tool
+
+
+@pytest.mark.parametrize("line", ["ls /dev/fd/..", "cat /dev/fd/../environ", "cat /dev/fd//../environ"])
+def test_above_the_descriptors_is_the_process(project: Path, line: str) -> None:
+    judge = Judge(PermissionConfig(outside="allow"), WorkspacePaths(project), env={})
+    assert run(judge, "ls /dev/fd") == "allow"
+    assert run(judge, line) == "ask"
+    judge = Judge(PermissionConfig(outside="allow", deny=("read(/proc/**)",)), WorkspacePaths(project), env={})
+    assert run(judge, line) == "deny"
+
+
+@pytest.mark.parametrize("line", ["cat < /dev/tcp/a/80", "read x < /dev/udp/a/53", "exec 3< /dev/tcp/a/80"])
+def test_a_connection_is_no_file_outside(project: Path, line: str) -> None:
+    rules = PermissionConfig(outside="allow", runs="allow", builtin=False)
+    assert run(Judge(rules, WorkspacePaths(project), env={}), line.replace("/dev", "/etc")) == "allow"
+    assert run(Judge(rules, WorkspacePaths(project), env={}), line) == "ask"
+
+
+@pytest.mark.parametrize("line", ["grep K *", "file *", "cat ?r", "ls -- *", "for f in ?r; do grep K $f; done"])
+def test_a_file_that_is_called_as_an_option_is_one(project: Path, judge: Judge, line: str) -> None:
+    (project / "docs").mkdir()
+    (project / "docs" / "ar").touch()
+    assert run(judge, f"cd docs && {line}") == "allow"
+    (project / "docs" / "-r").touch()
+    assert run(judge, f"cd docs && {line}") == "ask"

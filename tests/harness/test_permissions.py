@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from etude.config import parse
 from etude.errors import ConfigError
-from etude.harness.permissions import Decision, Judge, PermissionConfig, WorkspacePaths, unreadable
+from etude.harness.permissions import Decision, Judge, PermissionConfig, WorkspacePaths, unreadable, walks
 from etude.harness.permissions.walks import starts
 
 RULES = PermissionConfig(
@@ -388,3 +388,32 @@ def test_what_a_walk_could_not_list_on_its_way_is_walked_by_itself(tmp_path: Pat
 
 def _named(*words: str) -> tuple[list[list[str]], list[str]]:
     return [[each] for each in ("grep", "-r", "a", *words)], ["/workspace"]
+
+
+@pytest.mark.parametrize("space", ["\u3000", "\u2003", "\xa0", "\u1680", "\u202f"])
+@pytest.mark.parametrize("line", ["rm{}-rf x", "echo a;{}rm x", "echo '{}'", "ls -l{}a"])
+def test_what_looks_like_a_space_and_is_none_is_asked_about(project: Path, line: str, space: str) -> None:
+    judge = Judge(PermissionConfig(deny=("run(rm *)",), runs="allow", builtin=False), WorkspacePaths(project), env={})
+    assert run(judge, line.format(" ")).verdict == ("deny" if "rm" in line else "allow")
+    assert run(judge, line.format(space)).verdict == "ask"
+
+
+def test_a_word_could_be_what_a_rule_denies_wherever_that_lies(project: Path) -> None:
+    """A rule on a name in any directory: none of it is in the workspace, and what is elsewhere nobody has looked at."""
+    rules = PermissionConfig(allow=("run(python *)",), deny=("read(**/key)",), builtin=False)
+    assert run(Judge(rules, WorkspacePaths(project), env={}), 'python "$1"').verdict == "ask"
+    (project / "secret" / "key").touch()
+    rules = PermissionConfig(allow=("run(python *)",), deny=("read(other/key)",), builtin=False)
+    assert run(Judge(rules, WorkspacePaths(project), env={}), 'python "$1"').verdict == "allow"
+
+
+@pytest.mark.parametrize("line", ["grep -r K .", "rg K", "grep -rn K src ."])
+def test_a_walk_through_too_many_directories_is_asked_about(
+    project: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    judge = Judge(PermissionConfig(), WorkspacePaths(project), env={})
+    monkeypatch.setattr(walks, "_MOST_WALKED", 2)
+    assert run(judge, line).verdict == "allow"
+    (project / "src" / "deeper").mkdir()
+    decision = run(judge, line)
+    assert decision.verdict == "ask" and "too many directories" in decision.explain()

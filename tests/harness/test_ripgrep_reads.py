@@ -113,3 +113,21 @@ def test_a_worktree_of_the_users_is_read_where_git_keeps_its_ignore_file(project
     (project / ".git" / "info" / "exclude").write_text("!.env\n")
     assert printed(tmp_path / "tree", "secret"), "the case shows nothing"
     assert judged(tmp_path / "tree", "rg secret") == "ask"
+
+
+@pytest.mark.parametrize("line", ["rg -t all K", "rg -tyaml K", "rg --type all K"])
+def test_a_type_takes_back_what_a_dot_hides(tmp_path: Path, line: str) -> None:
+    (tmp_path / ".env.yaml").write_text(SECRET)
+    assert judged(tmp_path, "rg K") == "allow"
+    assert judged(tmp_path, line) == "ask"
+
+
+@pytest.mark.parametrize("file", [".rgignore", ".ignore", ".gitignore", "src/.ignore"])
+def test_a_line_that_writes_what_ripgrep_obeys_and_runs_it_is_asked_about(tmp_path: Path, file: str) -> None:
+    """Its words name no secret."""
+    for name in (".env", "src/.env"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(SECRET)
+    assert judged(tmp_path, f"cat list > {file}; rg K") == "ask"
+    assert judged(tmp_path, f"rg K; cat list > {file}") == "ask"
+    assert judged(tmp_path, f"cat list > {file}") == judged(tmp_path, "cat list > kept; rg K") == "allow"

@@ -3,7 +3,8 @@
     python tests/prove/hostile_states.py [--states 10000] [--seed 0] [--at-once 3] [--forks 1] [--only NAME]
 
 Each state is one to five of the primitives below, run as commands inside a sandbox; then it is forked, taken out,
-judged by a real verifier and audited. Whatever was done, the outcome must be a verdict. Prints, last, one line of JSON.
+judged by a real verifier and audited. Whatever was done, the outcome must be a verdict: that of the tests, where no
+harm was done, and none against the policy, where the fault is ours. Prints, last, one line of JSON.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etude.environments.base import Backend, Resources, Sandbox
+from etude.environments.base import Backend, Sandbox, SandboxSpec
 from etude.environments.leftovers import leftovers
-from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.environments.namespace import NamespaceBackend, NamespaceConfig, NamespaceSandbox
 from etude.errors import EtudeError, SandboxSpoiled
 from etude.harness.session import SessionResult
 from etude.records import InfraFailed, Task, Verifier
@@ -123,12 +125,25 @@ PRIMITIVES: dict[str, str] = {
     "python": "mkdir -p __pycache__; printf '\\0' > sub/module.py; printf 'def f(:' > new.py; touch conftest.py",
 }  # fmt: skip
 
+HARMLESS = frozenset({
+    "sparse_some", "holes", "links_across", "links_to_hidden", "entries", "fifos", "links_many", "path_under",
+    "loop", "links_out", "long_target", "sockets", "whiteout", "xattrs", "bytes", "dots", "long_names", "case",
+    "unicode", "shut", "shut_root", "read_only", "no_x", "setuid", "immutable", "times", "no_cwd", "writer",
+    "swapper", "stopped", "killer",
+})  # fmt: skip
+"""However many of them make up a state, its tests can be run: they say what became of it, and nobody is blamed."""
+TOO_MUCH = frozenset({"sparse_huge", "sparse_largest", "sparse_many", "one_large", "fill", "deep"})
+"""Each by itself is more than is taken out of a sandbox."""
+FIRST = ("links_across", "sparse_many")
+"""Every run begins with these, one by one, so that it has one of either kind, and one that would take too much memory
+if it were taken out."""
 FAULTS = (
-    "infra_failed", "unearned", "spoiled_forks", "outside_touched", "strays", "outside_read", "left_over",
-    "left_running", "all_blamed", "too_much_memory",
+    "infra_failed", "unearned", "unexpected", "spoiled_forks", "outside_touched", "strays", "outside_read", "left_over",
+    "left_running", "too_much_memory",
 )  # fmt: skip
-SLACK_MB = 100
-"""What a controller may need for itself, beyond one archive at its largest for each state that it judges at once."""
+STATE_MB, SLACK_MB = 256, 100
+"""What docs/environments.md says is taken out of a sandbox at most, for each state that is judged at once; and what a
+controller may need for itself beyond that. The first is no name of the program's: it would grow with what it bounds."""
 CANARY = Path(f"/var/tmp/etude-canary-{os.getpid()}")
 """A directory of the host that states aim at: nothing may change in it, and what its file says may be in no state."""
 SAID = secrets.token_hex(16)
@@ -153,11 +168,15 @@ class Tally:
     scored: int = 0
     blocked: int = 0
     passed: int = 0
+    expected: int = 0
+    """States whose primitives leave one outcome open."""
     forked: int = 0
     spoiled_forks: int = 0
     infra_failed: list[str] = field(default_factory=list)
     unearned: list[str] = field(default_factory=list)
     """States that passed without the answer."""
+    unexpected: list[str] = field(default_factory=list)
+    """States whose outcome is another than their primitives, or what we broke, leave open."""
     outside_read: list[str] = field(default_factory=list)
     """States that what lies outside came into."""
     kinds: Counter[str] = field(default_factory=Counter)
@@ -175,18 +194,30 @@ def state_of(seed: int, only: str = "") -> tuple[list[str], str]:
     names = sorted(PRIMITIVES, key=lambda name: keys[name])[-draw.randint(1, 5) :]
     draw.shuffle(names)
     names = [only] if only else names
-    lines = [ANSWER] if draw.random() < 0.5 else []
+    return names, line_of(names, draw.random() < 0.5)
+
+
+def line_of(names: Sequence[str], answered: bool) -> str:
+    """The commands of a state."""
+    lines = [ANSWER] if answered else []
     lines += [f"echo > {MARK}; mkdir sub/{MARK}"]
     lines += [f"cd /workspace; ( {PRIMITIVES[name]}\n) > /dev/null 2>&1" for name in names]
-    return names, "\n".join(lines).replace("CANARY", str(CANARY))
+    return "\n".join(lines).replace("CANARY", str(CANARY))
+
+
+def expected(names: Sequence[str], answered: bool) -> str:
+    """The reason of the verdict on a state, where its primitives leave no other open."""
+    if HARMLESS.issuperset(names):
+        return "passed" if answered else "failed"
+    return "blocked" if len(names) == 1 and TOO_MUCH.issuperset(names) else ""
 
 
 async def outcome_of(
-    seed: int, backend: Backend, judges: Judges, tally: Tally, fork: bool = True, only: str = ""
+    seed: int, names: Sequence[str], command: str, backend: Backend, judges: Judges, tally: Tally, fork: bool = True
 ) -> None:
     """Play, fork, seal and judge one state."""
-    names, command = state_of(seed, only) if only else state_of(seed)
     tally.kinds.update(names)
+    answered = command.startswith(ANSWER)
 
     async def session(sandbox: Sandbox) -> SessionResult:
         tally.exits[(await sandbox.exec(command, timeout_s=20.0)).exit_code] += 1
@@ -208,8 +239,12 @@ async def outcome_of(
     tally.scored += 1
     tally.blocked += verdict.reason == "blocked"
     tally.passed += verdict.reward == 1.0
-    if verdict.reward == 1.0 and not command.startswith(ANSWER):
+    if verdict.reward == 1.0 and not answered:
         tally.unearned.append(f"{seed} {names}")
+    due = expected(names, answered)
+    tally.expected += bool(due)
+    if due and verdict.reason != due:
+        tally.unexpected.append(f"{seed} {names}: {verdict.reason} in place of {due}: {verdict.detail[:500]}")
 
 
 async def _fork(sandbox: Sandbox, tally: Tally) -> None:
@@ -222,13 +257,40 @@ async def _fork(sandbox: Sandbox, tally: Tally) -> None:
     await copy.destroy()
 
 
+class Dying(NamespaceBackend):
+    """Its sandboxes are gone as soon as they are made."""
+
+    async def create(self, spec: SandboxSpec) -> NamespaceSandbox:
+        sandbox = await super().create(spec)
+        await sandbox.destroy()
+        return sandbox
+
+
+async def first(backend: Backend, dying: Backend, judges: Judges) -> list[str]:
+    """What is unexpected of the states that every run begins with; the last is harmless, and judged where we fail: that
+    may be held against nobody."""
+    tally = Tally()
+    for name in FIRST:
+        await outcome_of(-1, [name], line_of([name], True), backend, judges, tally)
+
+    async def session(sandbox: Sandbox) -> SessionResult:
+        await sandbox.exec(line_of(FIRST[:1], True), timeout_s=20.0)
+        return SessionResult("first", (), (), "finished", {})
+
+    sealed = await run_to_seal(TASK, backend, session)
+    verdict = (await judge(TASK, sealed, dying, judges)).verdict
+    blamed = [] if isinstance(verdict, InfraFailed) else [f"what we broke is held against a policy: {verdict}"]
+    return [*tally.infra_failed, *tally.unexpected, *blamed]
+
+
 async def many(seeds: range, backend: Backend, at_once: int, forks: int = 1, only: str = "") -> Tally:
     """Of every `forks`-th state a fork is made."""
     tally, waiting = Tally(), iter(seeds)
 
     async def worker() -> None:
         for seed in waiting:
-            await outcome_of(seed, backend, judges, tally, seed % forks == 0, only)
+            names, command = state_of(seed, only) if only else state_of(seed)
+            await outcome_of(seed, names, command, backend, judges, tally, seed % forks == 0)
             if seed % 500 == 499:
                 print(
                     f"{seed + 1 - seeds.start}: {tally.scored} scored, {len(tally.infra_failed)} not", file=sys.stderr
@@ -284,17 +346,22 @@ def prove(states: int, seed: int, at_once: int, forks: int, only: str = "") -> d
         places = (CANARY, Path(__file__).parent, Path("/etc"))
         before, began = fingerprint(*places), time.monotonic()
 
-        async def whole() -> tuple[Tally, int, list[str]]:
-            opened = NamespaceBackend(NamespaceConfig(limits="cgroup" if os.geteuid() == 0 else "rlimit"))
+        async def whole() -> tuple[Tally, int, int, list[str]]:
+            config = NamespaceConfig(limits="cgroup" if os.geteuid() == 0 else "rlimit")
+            opened, dying = NamespaceBackend(config), Dying(config)
             try:
                 base = _peak_mb()
-                others = _children()  # the backend's
+                others = _children()  # the backends'
+                async with Judges(audited=True) as judges:
+                    unexpected, peak = await first(opened, dying, judges), _peak_mb()
                 tally = await many(range(seed, seed + states), opened, at_once, forks, only)
-                return tally, base, sorted(_children() - others)
+                tally.unexpected = [*unexpected, *tally.unexpected]
+                return tally, base, peak, sorted(_children() - others)
             finally:
+                await dying.close()
                 await opened.close()
 
-        tally, base, running = asyncio.run(whole())
+        tally, base, peak, running = asyncio.run(whole())
         touched = sorted({path for path, _ in before.items() ^ fingerprint(*places).items()})
     finally:
         shutil.rmtree(CANARY)
@@ -304,6 +371,9 @@ def prove(states: int, seed: int, at_once: int, forks: int, only: str = "") -> d
         "blocked": tally.blocked,
         "scored": tally.scored,
         "passed": tally.passed,
+        "blocked_share": round(tally.blocked / states, 3),
+        "passed_share": round(tally.passed / states, 3),
+        "expected": tally.expected,
         "reasons": dict(tally.reasons),
         "kinds": dict(tally.kinds.most_common()),
         "exits": dict(tally.exits),
@@ -311,7 +381,9 @@ def prove(states: int, seed: int, at_once: int, forks: int, only: str = "") -> d
         "spoiled_forks": tally.spoiled_forks,
         "max_rss_mb": _peak_mb(),
         "base_rss_mb": base,
+        "first_rss_mb": peak,
         "unearned": tally.unearned[:20],
+        "unexpected": tally.unexpected[:20],
         "outside_touched": touched[:20],
         "strays": strays()[:20],
         "outside_read": tally.outside_read[:20],
@@ -333,8 +405,9 @@ if __name__ == "__main__":
     parser.add_argument("--only", choices=PRIMITIVES, default="", help="this primitive in every state, and no other")
     given = parser.parse_args()
     found = prove(given.states, given.seed, given.at_once, given.forks, given.only)
-    found["all_blamed"] = found["passed"] < given.states // 10  # about a quarter hold the right answer and do no harm
-    found["budget_mb"] = found["base_rss_mb"] + given.at_once * Resources.state_mb + SLACK_MB
-    found["too_much_memory"] = found["max_rss_mb"] > found["budget_mb"]
+    found["budget_mb"] = found["base_rss_mb"] + given.at_once * STATE_MB + SLACK_MB
+    found["too_much_memory"] = (
+        found["max_rss_mb"] > found["budget_mb"] or found["first_rss_mb"] > found["base_rss_mb"] + STATE_MB + SLACK_MB
+    )
     print(json.dumps(found))
     sys.exit(any(found[fault] for fault in FAULTS))
