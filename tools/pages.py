@@ -46,8 +46,8 @@ docstrings of the configs (`python tools/pages.py` writes it). An unknown key is
 given on the command line too, by `--set TABLE.KEY=VALUE` as often as you like: [commands](commands.md) says where.
 
 The keys of `etude pretrain`, which makes base models, are in [base_model.py](../etude/trainer/base_model.py),
-[warm_start.py](../etude/trainer/warm_start.py) and [continued.py](../etude/trainer/continued.py); [warm-start](warm-start.md)
-and [midtraining](midtraining.md) explain the last two.
+[warm_start.py](../etude/trainer/warm_start.py) and [continued.py](../etude/trainer/continued.py). The last two are
+explained in [warm-start](warm-start.md) and [midtraining](midtraining.md).
 
 """
 COMMANDS_HEAD = """# Commands
