@@ -353,3 +353,9 @@ def test_what_a_walk_could_not_list_on_its_way_is_walked_by_itself(tmp_path: Pat
 
 def _named(*words: str) -> tuple[list[list[str]], list[str]]:
     return [[each] for each in ("grep", "-r", "a", *words)], ["/workspace"]
+
+
+def test_a_rule_in_another_agents_words_is_told_how_it_is_written() -> None:
+    with pytest.raises(ValueError, match=r"write run\(pytest \*\)"):
+        PermissionConfig(allow=("run(pytest:*)",))
+    PermissionConfig(allow=("run(npm run test:*)",))
