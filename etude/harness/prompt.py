@@ -19,8 +19,8 @@ _FRAME = re.compile(r"<tool_response(?P<number> \d+)?>\n")
 
 PERSONA = "You are Etude, a coding agent in /workspace."
 _CLOSED = (
-    "Nothing may read {}: that looks empty, or cannot be opened. Do not change, stage or restore it; give `git add` "
-    "and `git commit` the paths of what you changed."
+    "Nothing may read {}: that looks empty, or cannot be opened. Do not change, stage or restore it; give `git add`, "
+    "`git commit`, `git stash push --` and test runners the paths that they need."
 )
 _CLOSED_TOLD = 20
 

@@ -152,6 +152,25 @@ def test_a_link_within_is_named_and_left_to_the_models_tools(project: Path) -> N
     assert "Rules for all." in results[0] and "not to be read" not in results[1]
 
 
+def test_beside_a_tracked_directory_that_nothing_may_read_git_stashes_by_path(project: Path) -> None:
+    (project / "secret").mkdir()
+    (project / "secret" / "key").write_text("not to be read\n")
+    git(project, "init", "-q")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "a")
+    (project / "src" / "AGENTS.md").write_text("Say more.\n")
+    config = project.parent / "config" / "etude" / "permissions.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('[permissions]\nruns = "allow"\ndeny = ["read(secret/**)"]\n')
+    calls = [("run_terminal_cmd", {"command": line}) for line in ("git stash", "git stash push -- src")]
+    replies = [Reply("", [call]) for call in calls]
+    with ScriptedServer([*replies, Reply("Done.")]) as server:
+        assert play(project, server).returncode == 0
+    assert "git stash push --" in server.bodies[0]["messages"][0]["content"]
+    whole, by_path = (each["content"] for each in server.bodies[-1]["messages"] if each["role"] == "tool")
+    assert "Permission denied" in whole and "Saved working directory" in by_path
+
+
 def play(project: Path, server: ScriptedServer) -> subprocess.CompletedProcess[str]:
     """`etude agent --print` as a process of its own, which can be ended when it hangs."""
     outer = project.parent

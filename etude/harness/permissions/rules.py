@@ -149,6 +149,8 @@ class PermissionConfig(Config):
                     shlex.split(pattern)
                 except ValueError as error:
                     raise ValueError(f"{text!r}: {str(error).lower()}") from None
+                if meant := re.fullmatch(r"([^\s*?\[]+):\*", pattern):
+                    raise ValueError(f"{text!r} names a program {meant[1]}:…; write run({meant[1]} *)")
         return rules
 
     def closed(self) -> tuple[str, ...]:
