@@ -390,7 +390,6 @@ def _named(*words: str) -> tuple[list[list[str]], list[str]]:
     return [[each] for each in ("grep", "-r", "a", *words)], ["/workspace"]
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("space", ["\u3000", "\u2003", "\xa0", "\u1680", "\u202f"])
 @pytest.mark.parametrize("line", ["rm{}-rf x", "echo a;{}rm x", "echo '{}'", "ls -l{}a"])
 def test_what_looks_like_a_space_and_is_none_is_asked_about(project: Path, line: str, space: str) -> None:
@@ -418,9 +417,9 @@ def test_a_walk_through_too_many_directories_is_asked_about(
     (project / "src" / "deeper").mkdir()
     decision = run(judge, line)
     assert decision.verdict == "ask" and "too many directories" in decision.explain()
-=======
+
+
 def test_a_rule_in_another_agents_words_is_told_how_it_is_written() -> None:
     with pytest.raises(ValueError, match=r"write run\(pytest \*\)"):
         PermissionConfig(allow=("run(pytest:*)",))
     PermissionConfig(allow=("run(npm run test:*)",))
->>>>>>> m17
