@@ -29,6 +29,7 @@ from etude.environments.wire import ExecBody, answer_of, error_of
 from etude.errors import DeadlineExceeded, SandboxError, SandboxSpoiled
 from etude.harness.session import SessionResult
 from etude.records import InfraFailed
+from etude.rewards.judgement import Judges
 from etude.rewards.sealed import judge, run_to_seal
 from etude.rewards.verifier import verify
 
@@ -72,6 +73,27 @@ def test_a_state_that_passes_without_the_answer_is_told(run, monkeypatch):
     monkeypatch.setattr(hostile, "state_of", states.__getitem__)
     tally = run(lambda backend: hostile.many(range(3), backend, 1, forks=3))
     assert tally.passed == 2 and tally.unearned == ["1 ['forged']"] and "unearned" in hostile.FAULTS
+
+
+def test_an_outcome_that_the_primitives_do_not_leave_open_is_told(run, monkeypatch):
+    answered = f"{hostile.ANSWER}; "
+    states = [(["loop"], answered), (["loop"], "true"), (["loop"], f"{answered}rm given"), (["fill"], answered)]
+    monkeypatch.setattr(hostile, "state_of", states.__getitem__)
+    tally = run(lambda backend: hostile.many(range(4), backend, 1, forks=4))
+    assert [told.split(": ")[:2] for told in tally.unexpected] == [
+        ["2 ['loop']", "failed in place of passed"],
+        ["3 ['fill']", "passed in place of blocked"],
+    ]
+    assert tally.expected == 4 and "unexpected" in hostile.FAULTS
+
+
+def test_a_judge_that_does_not_fail_where_its_sandboxes_die_is_told(run):
+    async def scenario(backend):
+        async with Judges(audited=True) as judges:
+            [told] = await hostile.first(backend, backend, judges)
+            assert "held against a policy" in told
+
+    run(scenario)
 
 
 def test_what_a_state_made_outside_is_found():
