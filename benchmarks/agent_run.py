@@ -179,9 +179,7 @@ def examined(model: Path, out: Path, name: str, attempts: int) -> dict[str, Any]
     """What a model solves of each exam: mined tasks newer than all that is trained on, and fresh practice tasks."""
     found = {}
     for kind in ("mined", "practice"):
-        keys = given(
-            ["harness.toolset=agent", "harness.max_turn_tokens=512", "harness.tool.max_observation_bytes=1500"]
-        )
+        keys = given(HARNESS)
         words = ["bench", "run", out / "exam" / kind, "--checkpoint", model, "--attempts", attempts, *keys]
         place = out / f"{kind}-{name}"
         found[kind] = etude(*words, "--set", "audit=punish", "--out", place, *(["--resume"] if place.exists() else []))

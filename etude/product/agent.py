@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import os
+import stat
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -43,6 +44,7 @@ from etude.harness.session import Session
 from etude.harness.state import Stop
 from etude.harness.store import SessionStore
 from etude.harness.tools.agent.indexed import keep_on_disk
+from etude.plain import plain_line
 from etude.product.config import AgentConfig, config_file
 from etude.product.git_inside import lack_of_git, trusting
 from etude.product.hooks import Hooks
@@ -233,11 +235,27 @@ async def _lacking(mcp: McpTools, directory: Path, config: AgentConfig) -> dict[
     """What does not work, and why; warns of it."""
     for server, why in mcp.failed.items():
         _log.warning("an MCP server lacks tools", server=server, why=why)
-    gitless = await asyncio.to_thread(lack_of_git, directory, config.workspace.sandbox == "on")
-    if gitless is None:
-        return dict(mcp.failed)
-    _log.warning(gitless.person)
-    return {**mcp.failed, "git": gitless.person}
+    lacking = dict(mcp.failed)
+    sandboxed = config.workspace.sandbox == "on"
+    gitless = await asyncio.to_thread(lack_of_git, directory, sandboxed)
+    said = {"git": gitless.person if gitless else "", "writing": not_writable(directory) if sandboxed else ""}
+    for what, why in said.items():
+        if why:
+            _log.warning(why)
+            lacking[what] = why
+    return lacking
+
+
+def not_writable(directory: Path, user: int | None = None) -> str:
+    """Why commands and tools cannot write in a directory that its user could: root's rights end at the sandbox."""
+    seen = directory.stat()
+    if (os.geteuid() if user is None else user) != 0 or seen.st_uid == 0 or seen.st_mode & stat.S_IWOTH:
+        return ""
+    owner = f"'#{seen.st_uid}'"
+    return (
+        f"nothing can be written here: {plain_line(str(directory))} belongs to user {seen.st_uid}, and root may in a "
+        f"sandbox no more than anybody; start as that user (sudo -u {owner} etude agent), or make the files yours"
+    )
 
 
 def _begin(session: Session, name: str, directory: Path, model: str) -> None:

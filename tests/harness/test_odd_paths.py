@@ -121,3 +121,12 @@ def test_a_file_that_is_called_as_an_option_is_one(project: Path, judge: Judge, 
     assert run(judge, f"cd docs && {line}") == "allow"
     (project / "docs" / "-r").touch()
     assert run(judge, f"cd docs && {line}") == "ask"
+
+
+def test_a_neighbour_of_the_workspace_is_named_by_its_whole_path(project: Path, judge: Judge) -> None:
+    """Inside, the workspace is /workspace: no rule makes `../other` lead there."""
+    (project.parent / "other").mkdir()
+    (project.parent / "other" / "README.md").write_text("x\n")
+    decision = judge.judge("read_file", {"path": "../other/README.md"})
+    assert decision.verdict == "ask" and "by its whole path" in decision.explain() and not list(decision.remember)
+    assert list(judge.judge("read_file", {"path": "/etc/hostname"}).remember) == ["read(/etc/hostname)"]

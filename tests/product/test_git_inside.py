@@ -10,6 +10,7 @@ from scripted_openai import Reply, ScriptedServer
 from users_git import git
 
 from etude.cli.main import main
+from etude.product.agent import not_writable
 
 STATUS = ("run_terminal_cmd", {"command": "git status --short --branch"})
 ANOTHER = 1234
@@ -94,3 +95,16 @@ def handed_over(project: Path) -> None:
         pytest.skip("only root can give files to other users")
     for path in (project, *project.rglob("*")):
         os.chown(path, ANOTHER, ANOTHER)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a directory away")
+def test_root_is_told_where_it_may_not_write(tmp_path: Path) -> None:
+    """The sandbox takes root's rights over other users' files away."""
+    assert not_writable(tmp_path) == ""
+    os.chown(tmp_path, 12_345, 12_345)
+    assert "belongs to user 12345" in not_writable(tmp_path) and "sudo -u '#12345' etude agent" in not_writable(
+        tmp_path
+    )
+    assert not_writable(tmp_path, 12_345) == ""
+    tmp_path.chmod(0o777)
+    assert not_writable(tmp_path) == ""

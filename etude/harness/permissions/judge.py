@@ -246,7 +246,8 @@ class Judge:
         if kind is not None and None in directories:
             unknown.append("the directory it runs in")
         if unknown and self._could_be_refused(built_in):
-            yield Reason("ask", command.raw or " ".join(unknown), f"only a run would tell what is read by {unknown[0]}")
+            said = "which files are read" if unknown[0] == "…" else f"what is read by {unknown[0]}"
+            yield Reason("ask", command.raw or " ".join(unknown), f"only a run would tell {said}")
         if kind in ("lists", "below"):
             yield from self._walk(words, names, directories, kind, links=follows(words))
         if words[0] == "git" and self._paths.root is not None and (kind or takes_untracked(words)):

@@ -126,6 +126,8 @@ class PathRules:
             return Reason("allow", name, "it is not kept")
         if target.relative is None:
             said = f"it is {target.path}, outside the workspace"
+            if ".." in name.split("/"):  # which inside leads elsewhere: there the workspace is /workspace
+                return Reason(self._config.outside, name, f"{said}: name such a file by its whole path")
             return Reason(self._config.outside, name, said, remember=target.rule("read"))
         default = self._config.edits if writes else self._config.reads
         said = f"no rule matches; {'edits' if writes else 'reads'} are {DONE[default]} by default"
