@@ -32,6 +32,8 @@ _HEADS = ("for", "case", "select", "[[", "((")
 _PIECE = r"\$'(?:[^'\\]|\\.)*'|'[^']*'|\\."
 _COMMAND = re.compile(rf"^\++ ((?:{_PIECE}|\$(?!')|[^'\n\\$])*)$", re.MULTILINE | re.DOTALL)
 _WORD = re.compile(rf"((?:{_PIECE}|\$(?!')|[^' \n\\$])+)", re.DOTALL)
+_HOME = re.compile(r"(?:^|(?<=[=:]))~[^/:]*")
+"""bash puts a home in place of it in what looks like a variable that is set, too: `git status a=~/x`."""
 _ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|(.))", re.DOTALL)
 _ESCAPES = {b"a": b"\a", b"b": b"\b", b"e": b"\x1b", b"E": b"\x1b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t",
             b"v": b"\v"}  # fmt: skip
@@ -87,8 +89,7 @@ def _word(word: Word) -> str:
     if word.text is None:
         one = (word.quoted and "@" not in word.raw) or re.fullmatch(r"\$'(?:[^'\\]|\\.)*'", word.raw, re.DOTALL)
         return r"[^\0]*\0" if one else r"(?:[^\0]*\0)*"
-    home, slash, rest = word.text.partition("/")
-    known = r"[^\0]*" + re.escape(slash + rest) if home.startswith("~") else re.escape(word.text)
+    known = r"[^\0]*".join(map(re.escape, _HOME.split(word.text)))
     return known + "[\0]"
 
 

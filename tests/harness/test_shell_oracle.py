@@ -100,7 +100,7 @@ PLAIN = (
 @pytest.mark.skipif(not shutil.which("strace"), reason="no strace")
 def test_the_trial_sees_what_runs_and_the_judge_has_not_read(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     everyday = [line for line in permissions.everyday() if trial.allowed(line)]
-    assert unread(trial, [*everyday, *NESTED, *PLAIN]) == ([], 0)
+    assert unread(trial, [*everyday, *NESTED, *PLAIN, "ls a=~/x b=c:~/d"]) == ([], 0)
 
     def lines(of: Sequence[str]) -> set[str]:
         return {line for line, _ in unread(trial, of)[0]}
