@@ -203,6 +203,14 @@ def test_git_takes_files_from_the_top_of_its_repository_wherever_that_is(trial: 
         assert verdict(judge, line) != "allow", line
 
 
+def test_a_pattern_could_be_a_name_in_gits_index(trial: Trial) -> None:
+    """For which git opens the file, where it is unchanged."""
+    for word in (":??c?*", "':'*crets", "{:s*,x}", "$X*", "':??c*'"):
+        assert verdict(trial.judge, f"X=:; cd infra; git show {word}") != "allow", word
+    assert verdict(trial.judge, "cd infra; git show HEAD") == "allow"
+    assert verdict(trial.judge, "F='%G?'; git log --format=$F") == "ask", "gpg is run"
+
+
 def test_words_of_git_are_no_directories_of_the_machine(trial: Trial) -> None:
     judge = Judge(PermissionConfig(allow=("run(git *)",)), WorkspacePaths(trial.project), env=trial.env)
     for line in ("git add .", "git log -- .", "git diff .", "git -C . log", "git log -- lib", "git checkout -b dev"):

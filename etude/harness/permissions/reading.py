@@ -107,6 +107,10 @@ _GIT_REFUSED = (
     "--output", "--ext-diff", "--textconv", "--no-index", "--exec", "--open-files-in-pager", "--show-signature",
     "--filters", "--help", "--pathspec-from-file", "--contents", "--untracked", "--eol", "--exclude-per-directory",
 )  # fmt: skip
+_COULD_BE_OF_INDEX = re.compile(r":|\0[:\"'\\${`]")
+"""How `:name` begins, or a pattern or a variable (behind a NUL, as it stands) that could be one."""
+_SIGNED = re.compile(r"%[-+ ]?G|%\(signature|^--(format|pretty)=.*[\"'$]", re.DOTALL)
+"""In a form of printing: gpg is run for a signature."""
 _GIT_UNTRACKED = {"add", "stage", "stash", "hash-object", "update-index", "grep", "diff", "ls-files"}
 """Commands that open files which git does not track, if not as they stand above; with `diff` and `grep`, --no-index."""
 _SED_ADDRESS = r"(?:\d+|\$|/(?:[^/\\\n\[]|\\[^\nc])*/)"
@@ -368,7 +372,7 @@ def _git(words: Sequence[str]) -> Opens | None:
     options = [word.partition("=")[0] for word in rest if word.startswith("-")]
     refused = [name for name in options if len(name) > 2 and any(long.startswith(name) for long in _GIT_REFUSED)]
     pager = any(re.match(r"-\w*O", option) for option in options)
-    signed = any(re.search(r"%[-+ ]?G|%\(signature", word) for word in rest)  # gpg is run for these
+    signed = any(_SIGNED.search(word) for word in rest)
     # for `:name` git reads its index, and takes a file that it finds unchanged there for what is committed
-    from_index = any(word.startswith(":") for word in rest)
+    from_index = any(_COULD_BE_OF_INDEX.match(word) for word in rest)
     return None if refused or pager or signed else "tracked" if name in _GIT_TRACKED or from_index else "history"
