@@ -9,6 +9,8 @@ CORNERS = (
     # the shell's own ways to open, to read and to expand once more
     "command -p cat %", "exec -a x cat %", "coproc cat %", "until ! cat %; do :; done", "{ cat; } < %", "(cat) < %",
     "select f in %; do cat $f; break; done <<< 1", "f() { cat; }; f < %", "f() { cat; } < %; f", "cat - < %",
+    "cat /dev/stdin/% < .", "cat /dev/fd/3/% 3< .", "{ cat /dev/fd/3/%; } 3< .", "echo x 3< . > /dev/fd/3/%",
+    "echo x 3< % > /dev/fd/3", "[ -% ]", "cat <<E\nx\nE < %", "df %", "git show :%*", "git show ':'%*", "X=:; git show $X%*",
     "cat /dev/stdin < %", "cat /dev/fd/3 3< %", "cat /proc/self/fd/3 3< %", "exec < %; cat", "exec < %; read l",
     "cat <<'E' | xargs cat\n%\nE", "xargs cat <<< %", "xargs -I{} cat {} <<< %", "readarray l < %", "enable -f % x",
     "history -r %; history", "hash -p % x; x", "type %", "which %", "bind -f %", ". /dev/stdin < %", "fc -s a=b",
