@@ -209,6 +209,21 @@ def test_a_pattern_could_be_a_name_in_gits_index(trial: Trial) -> None:
         assert verdict(trial.judge, f"X=:; cd infra; git show {word}") != "allow", word
     assert verdict(trial.judge, "cd infra; git show HEAD") == "allow"
     assert verdict(trial.judge, "F='%G?'; git log --format=$F") == "ask", "gpg is run"
+    for line in ("git show ':docs/id_rs*'", "git show :docs/i*", "git log -p ':(glob)**/id_rsa'", "git show ':/'"):
+        assert verdict(trial.by_default, line) == "ask", line
+    for line in ("git show :README.md", "git show :0:src/engine.py", "git log -- . ':!vendor'"):
+        assert verdict(trial.by_default, line) == "allow", line
+
+
+def test_xargs_reads_the_file_that_it_is_given(trial: Trial) -> None:
+    for line in (
+        "xargs -a docs/id_rsa echo",
+        'xargs -ra "$(ls)" echo',
+        "xargs --arg-file=docs/id_rsa",
+        "xargs $RANDOM",
+    ):
+        assert verdict(trial.by_default, line) == "ask", line
+    assert verdict(trial.by_default, "ls | xargs -n 1 echo") == "allow"
 
 
 def test_words_of_git_are_no_directories_of_the_machine(trial: Trial) -> None:

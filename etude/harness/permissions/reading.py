@@ -109,6 +109,7 @@ _GIT_REFUSED = (
 )  # fmt: skip
 _COULD_BE_OF_INDEX = re.compile(r":|\0[:\"'\\${`]")
 """How `:name` begins, or a pattern or a variable (behind a NUL, as it stands) that could be one."""
+_OF_INDEX = re.compile(r":([0-3]:)?[\w./@+ -]+")
 _SIGNED = re.compile(r"%[-+ ]?G|%\(signature|^--(format|pretty)=.*[\"'$]", re.DOTALL)
 """In a form of printing: gpg is run for a signature."""
 _GIT_UNTRACKED = {"add", "stage", "stash", "hash-object", "update-index", "grep", "diff", "ls-files"}
@@ -136,8 +137,10 @@ def opens(words: Sequence[str | None]) -> Opens | None:
     if name == "set":
         safe = known and len(known) == len(words) - 1
         return "nothing" if safe and all(re.fullmatch(r"[-+][euxo]+|pipefail", word) for word in known) else None
-    if name in ("env", "xargs"):
-        return "nothing" if len(words) == 1 or name == "xargs" else None
+    if name == "env":
+        return "nothing" if len(words) == 1 else None
+    if name == "xargs":  # with -a it reads a file
+        return "named" if any(re.match(r"-[^-]*a|--a", word or "-a") for word in words[1:]) else "nothing"
     if name == "command":
         return "nothing" if len(words) > 1 and words[1] in ("-v", "-V") else None
     reader = _READERS.get(name)
@@ -374,5 +377,8 @@ def _git(words: Sequence[str]) -> Opens | None:
     pager = any(re.match(r"-\w*O", option) for option in options)
     signed = any(_SIGNED.search(word) for word in rest)
     # for `:name` git reads its index, and takes a file that it finds unchanged there for what is committed
-    from_index = any(_COULD_BE_OF_INDEX.match(word) for word in rest)
+    from_index = [word for word in rest if _COULD_BE_OF_INDEX.match(word)]
+    told = [word for word in from_index if "--" not in rest[: rest.index(word)]]
+    if name in _GIT_HISTORY and not all(map(_OF_INDEX.fullmatch, told)):  # it could match any
+        return None
     return None if refused or pager or signed else "tracked" if name in _GIT_TRACKED or from_index else "history"
