@@ -27,6 +27,8 @@ _STARTERS = {
     "taskset", "chrt", "flock", "chronic", "unshare",
 }  # fmt: skip
 """Programs that start what they are told to."""
+_SHELLS = {"bash", "sh", "dash"}
+"""Alone they read a script: its commands are compared, each by itself."""
 _HEADS = ("for", "case", "select", "[[", "((")
 """What bash tells beside commands."""
 _PIECE = r"\$'(?:[^'\\]|\\.)*'|'[^']*'|\\."
@@ -55,7 +57,7 @@ def unread(trial: Trial, lines: Sequence[str]) -> tuple[list[tuple[str, str]], i
 def _known(words: Sequence[str], read: Sequence[re.Pattern[str]]) -> bool:
     """Whether these are the words of a command that was judged, or of one that starts others, of which all were: what
     stands behind `env` or `time` is taken apart at once."""
-    if _read(_joined(words), read):
+    if _read(_joined(words), read) or (len(words) == 1 and words[0] in _SHELLS):
         return True
     try:
         inner = unwrap([SimpleCommand(tuple(Word(word, word) for word in words))])
@@ -72,7 +74,10 @@ def _read(words: str, read: Sequence[re.Pattern[str]]) -> bool:
 def _commands(line: str) -> Iterator[SimpleCommand]:
     commands = read_script(line)
     yield from commands
-    yield from unwrap(commands)
+    for command in unwrap(commands):
+        yield command
+        if command.words and command.words[0].text == "xargs":  # which, told of no command, runs this
+            yield SimpleCommand((Word("echo", "echo"), Word(None, "…")))
 
 
 def _joined(words: Sequence[str]) -> str:

@@ -279,6 +279,7 @@ ASKED = [
     "[ -src/a.py ] && ls",
     "[[ a<b ]] && ls",
     "cat <<E\nx\nE >> src/a\nls",
+    "cat <<E\n$((cd src && x='a[$(git push)]'; echo {WD:x}))\nE",
     # only a run would tell
     "$x",
     "$x push",

@@ -88,6 +88,7 @@ NESTED = (
     "env nice timeout 5 cat .env", "bash -c 'cd src; printf \"%s\\n\" \"a b\"'", "trap 'cat .env' EXIT",
 )  # fmt: skip
 """What runs below another command."""
+AS_READ = ("ls a=~/x b=c:~/d", "xargs -'I{} sh -c{}' < README.md", "bash -c \"bash <<'E'\nls\nE\"")
 PLAIN = (
     "cat README.md .env",
     "cat $'README.md' .env",
@@ -100,7 +101,7 @@ PLAIN = (
 @pytest.mark.skipif(not shutil.which("strace"), reason="no strace")
 def test_the_trial_sees_what_runs_and_the_judge_has_not_read(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     everyday = [line for line in permissions.everyday() if trial.allowed(line)]
-    assert unread(trial, [*everyday, *NESTED, *PLAIN, "ls a=~/x b=c:~/d"]) == ([], 0)
+    assert unread(trial, [*everyday, *NESTED, *PLAIN, *AS_READ]) == ([], 0)
 
     def lines(of: Sequence[str]) -> set[str]:
         return {line for line, _ in unread(trial, of)[0]}

@@ -145,6 +145,8 @@ def _check_expansions(root: Node, source: bytes) -> None:
     while waiting:
         node, within = waiting.pop()
         seen: list[Node] = []
+        if node.type == "command_substitution" and text_of(node).startswith("$(("):
+            raise Unreadable("it is not clear whether $(( is arithmetic, in which single quotes are none")
         if node.type == "command_substitution" and re.match(r"`(.|\n)*\\[$`\\]", text_of(node)):
             raise Unreadable("between backticks a backslash is taken off before the rest is read")
         if node.type in _EXPANSIONS:
