@@ -60,7 +60,8 @@ def supervised_loss(
     said = losses.detach().index_select(0, targets)
     next_token = said.mean() if len(said) else said.sum()
     names = np.repeat([document.source for document in documents], lengths)[predicts + 1][sampled[predicts + 1]]
-    by_source = {str(name): said[_put(names == name, ids)].mean() for name in dict.fromkeys(names.tolist())}
+    places = {str(name): np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
+    by_source = {name: said.index_select(0, _put(at, ids)).mean() for name, at in places.items()}
     if not further_weight:
         return SupervisedLosses(total, next_token, next_token.new_zeros(()), by_source)
     hidden_ND, routed = decoder.look_further(ids.roll(-1), output.hidden_ND, positions_N, attention)

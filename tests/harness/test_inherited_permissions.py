@@ -78,9 +78,12 @@ def test_below_what_may_not_be_read_nothing_can_be(tmp_path: Path) -> None:
         judged = judge(f'"read({pattern})"')
         assert judged.judge("read_file", {"path": "a"}).verdict == "deny", pattern
         assert judged.judge("run_terminal_cmd", {"command": "cat a"}).verdict == "deny", pattern
-    judged = judge('"edit(infra)", "read(infra/gcp/**)", "read(a)", "read(infra/aw)"')
+    judged = judge('"edit(infr)", "read(infra/gcp/**)", "read(a)", "read(infra/aw)"')
     for tool in ("read_file", "edit_file"):
         assert judged.judge(tool, {"path": "a"}).verdict == "allow"
+    judged = judge('"edit(infra)"')
+    assert judged.judge("edit_file", {"path": "a"}).verdict == "deny", "it lies in there"
+    assert judged.judge("read_file", {"path": "a"}).verdict == "allow"
 
 
 def test_the_nearer_table_says_what_no_rule_does_and_one_above_only_makes_it_stricter(tmp_path: Path) -> None:

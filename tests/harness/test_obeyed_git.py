@@ -122,9 +122,10 @@ PLANTED |= {
 }  # fmt: skip
 
 
-@plant("git log --format='%G?'")
+@plant("git log -1")
 def a_program_for_signatures(project: Path, program: str) -> None:
     git(project, "config", "gpg.program", program)
+    git(project, "config", "log.showSignature", "true")  # as `--format=%G?` does, which always asks
     signed = subprocess.run(["git", "cat-file", "-p", "HEAD"], cwd=project, capture_output=True, check=True).stdout
     text = signed.replace(
         b"\n\n", b"\ngpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----\n\n", 1

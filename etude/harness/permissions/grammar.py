@@ -122,6 +122,8 @@ def _check_nodes(root: Node, source: bytes) -> None:
         could_be = not numbers and source[node.start_byte - 1 : node.start_byte] in _NUMBER_ENDS
         if not all(map(str.isdecimal, numbers)) or (could_be and _NUMBER.search(source[: node.start_byte])):
             raise Unreadable("a word stands where the number of a redirection should")
+        if any(child.type in ("<<", "<<-") and text_of(child) != child.type for child in node.children):
+            raise Unreadable("- stands right before <<; put a blank between them")
         if node.type == "heredoc_redirect" and node.children_by_field_name("argument"):
             raise Unreadable("words follow a redirection")
         if node.type == "heredoc_redirect" and _ends_elsewhere(node, source):

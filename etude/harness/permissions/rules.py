@@ -154,9 +154,9 @@ class PermissionConfig(Config):
         return rules
 
     def closed(self) -> tuple[str, ...]:
-        """The patterns of what nothing may read."""
-        rules = [Rule(text, "deny") for text in self.deny]
-        return tuple(rule.pattern for rule in rules if rule.names("read_file") and rule.pattern is not None)
+        """The patterns of what nothing may read, as they are written."""
+        written = [_parts(text)[1] for text in self.deny if Rule(text, "deny").names("read_file")]
+        return tuple(pattern.strip() for pattern in written if pattern is not None)
 
     def rules(self) -> list[Rule]:
         """Strictest first; the first that matches decides."""
