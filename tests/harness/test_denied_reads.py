@@ -19,7 +19,6 @@ import permissions
 from denied_reads.trial import Trial
 
 from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
-from etude.harness.permissions.shell import Unreadable, read_script
 
 REFUSED = (
     # by patterns and variables, which is how these rules were got round
@@ -457,22 +456,6 @@ def test_a_word_behind_a_redirection_is_a_word_of_the_command(trial: Trial, redi
         "sort 0<README.md 2>/dev/null",
     ):
         assert verdict(trial.judge, line) == ("ask" if "0<" in line else "allow"), line
-
-
-def test_a_lone_dash_before_a_here_document_is_the_last_word_of_its_command() -> None:
-    """tree-sitter loses it."""
-    for line, wanted in {
-        "python3 - <<'E'\nprint(1)\nE": [("python3", "-")],
-        "grep -c a - <<E | wc\na\nE": [("grep", "-c", "a", "-"), ("wc",)],
-        "cd src && git commit -F - <<-E && ls\na\nE": [("cd", "src"), ("git", "commit", "-F", "-"), ("ls",)],
-        'echo "$(cat - - <<E >o\nx\nE\n)"': [("echo", None), ("cat", "-", "-")],
-        "a || ! b - 2<<E\nE": [("a",), ("b", "-")],
-    }.items():
-        words = [tuple(word.text for word in command.words) for command in read_script(line) if command.words]
-        assert words == wanted, line
-    for line in ("cat a > o - <<E\nE", "export - <<E\nE", "cat <<< x - <<E\nE", "cat a -<<E\nE", "cat -<<-E\nE"):
-        with pytest.raises(Unreadable, match=r"what - belongs to|right before <<"):
-            read_script(line)
 
 
 def test_what_a_find_runs_is_chosen_by_the_tests_before_it_alone(trial: Trial) -> None:
