@@ -256,17 +256,6 @@ def test_everyday_commands_are_not_asked_about(trial: Trial) -> None:
     assert others["default"] >= 0.85, others
 
 
-def test_an_open_is_git_s_only_where_git_is_alone(trial: Trial) -> None:
-    assert permissions._git_alone("cd src && git diff --stat; echo done")
-    for line in (
-        "rev x.pem # git",
-        "cat x.pem > o; git status",
-        "tr a b < .env; git status",
-        "cat .git/../x.pem | base64",
-    ):
-        assert not permissions._git_alone(line), line
-
-
 def test_what_the_sandbox_hides_is_not_asked_about_and_what_comes_later_is(trial: Trial) -> None:
     (trial.project / ".env").unlink()
     (trial.project / "hard").unlink()

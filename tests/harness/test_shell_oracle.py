@@ -130,3 +130,14 @@ def test_what_a_program_starts_of_its_own_accord_is_counted_and_what_that_starts
     """git starts a shell, and the shell a command."""
     alias = "git -c alias.x='!cat README.md .env' x"
     assert unread(trial, [alias]) == ([(alias, "cat\0README.md\0.env\0")], 1)
+
+
+def test_an_open_is_git_s_only_where_git_is_alone() -> None:
+    assert permissions._git_alone("cd src && git diff --stat; echo done")
+    for line in (
+        "rev x.pem # git",
+        "cat x.pem > o; git status",
+        "tr a b < .env; git status",
+        "cat .git/../x.pem | base64",
+    ):
+        assert not permissions._git_alone(line), line
