@@ -72,13 +72,13 @@ def main() -> None:
     sys.exit(bool(found["not_acted"]))
 
 
-def etude(*words: object, as_json: bool = True) -> Any:
+def etude(*words: object) -> Any:
     """Run a command of ours, which may take as long as it takes; what it printed last, as JSON."""
-    given = [*map(str, words), *(["--json"] if as_json else [])]
+    given = [*map(str, words), "--json"]
     print(f"$ etude {shlex.join(given)}", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "etude.cli.main", *given]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1]) if as_json else None
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def imported(out: Path) -> Path:
@@ -187,7 +187,7 @@ def examined(model: Path, out: Path, name: str, attempts: int) -> dict[str, Any]
 
 
 def report(out: Path) -> None:
-    """One page an exam, with the comparison on it, and one of how behaviour changed in training."""
+    """One page an exam, with the comparison on it."""
     for kind in ("mined", "practice"):
         etude("bench", "compare", out / f"{kind}-before", out / f"{kind}-after")
         etude("bench", "report", out / f"{kind}-after", "--against", out / f"{kind}-before")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NewType, TypeAlias
+from typing import Any, Literal, NewType, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -159,6 +159,11 @@ class Cheated:
 
 
 Outcome: TypeAlias = Scored | Truncated | InfraFailed | Cheated
+
+
+def in_quarantine(outcome: Outcome) -> TypeGuard[Cheated]:
+    """Whether it is a cheat's that teaches nothing: it is kept to be looked at."""
+    return isinstance(outcome, Cheated) and outcome.reward is None
 
 
 def reward_of(outcome: Outcome) -> float | None:

@@ -83,8 +83,9 @@ class Cluster:
         )
         self.trajectories = TrajectoryStore(directory / "trajectories")
         self.evaluated = TrajectoryStore(directory / "evaluated")
-        self.quarantined = TrajectoryStore(directory / "quarantine")
         """Sessions of evaluations: they stay there, to be read."""
+        self.quarantined = TrajectoryStore(directory / "quarantine")
+        """Sessions that cheated, where those are in quarantine: they stay there too."""
 
     @classmethod
     async def start(cls, config: RunConfig, directory: Path) -> Cluster:

@@ -18,7 +18,7 @@ from typing import Any
 
 from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, EtudeError
-from etude.records import Cheated, InfraFailed, Version, solved
+from etude.records import InfraFailed, Version, in_quarantine, solved
 from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import RunConfig
 from etude.rollouts.ledger import GroupLedger
@@ -294,7 +294,7 @@ class Controller:
         self.stats.rolled_out(sample)
         self.tasks.played(self.groups.open[sample.group_id].record.rung, solved(sample.outcome))
         self.groups.add(sample, time.monotonic())
-        if isinstance(sample.outcome, Cheated) and sample.outcome.reward is None:  # kept to be looked at
+        if in_quarantine(sample.outcome):  # kept to be looked at
             await asyncio.to_thread(self.cluster.trajectories.hand_over, slot.id, self.cluster.quarantined)
 
     def refuse(self, slot: Slot) -> None:

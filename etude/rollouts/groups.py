@@ -24,7 +24,7 @@ from pydantic import Field
 
 from etude.config import Config
 from etude.deadlines import scaled
-from etude.records import Cheated, InfraFailed, Outcome, Task, Truncated, Version, reward_of, verdict_of
+from etude.records import InfraFailed, Outcome, Task, Truncated, Version, in_quarantine, reward_of, verdict_of
 from etude.rollouts.ledger import GroupLedger, GroupRecord
 from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.slots import Reason, Slot, Slots, group_id, index_of, member_of, slot_id
@@ -185,7 +185,7 @@ class GroupPool:
         """Why a sample with this outcome is none of its group's, before the baseline; None where it is."""
         if isinstance(outcome, InfraFailed):
             return "infra"
-        if isinstance(outcome, Cheated) and outcome.reward is None:
+        if in_quarantine(outcome):
             return "quarantined"
         return "overlong" if self.config.overlong == "drop" and isinstance(outcome, Truncated) else None
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from etude.durable import write_whole
 from etude.errors import UnusedFeature, WeightError
 from etude.harness.conduct import habits
-from etude.records import Cheated, InfraFailed, Scored, Truncated, Version, reward_of, solved
+from etude.records import Cheated, InfraFailed, Scored, Truncated, Version, in_quarantine, reward_of, solved
 from etude.rollouts.groups import DropReason, GroupPool
 from etude.rollouts.lines import append, rows
 from etude.rollouts.plan.rates import engine_line, rollout_line
@@ -105,7 +105,7 @@ class RunStats:
         for name, calls in of_policy.items():
             self.counters[f"calls_of_{name}"] += calls
         self.write("rollout", rollout_line(sample))
-        if isinstance(sample.outcome, Cheated) and sample.outcome.reward is None:
+        if in_quarantine(sample.outcome):
             self.counters["quarantined"] += 1
             told = {"rollout": sample.id, "task": sample.task_id, "planted": bool(sample.usage.get("planted"))}
             self.write("quarantined", told | {"evidence": sample.outcome.evidence})

@@ -64,6 +64,19 @@ def script_document(script: Script, chat: Chat, system: str) -> Document:
     return Document(np.asarray(ids, np.int32), np.asarray(sampled, bool))
 
 
+def taken_together(documents: Iterable[Document], most_tokens: int) -> list[list[Document]]:
+    """In order, as many as have so many tokens at most, and one at least: what one forward reads."""
+    batches: list[list[Document]] = []
+    room = 0
+    for document in documents:
+        if not batches or len(document.token_ids) > room:
+            batches.append([])
+            room = most_tokens
+        batches[-1].append(document)
+        room -= len(document.token_ids)
+    return batches
+
+
 def digest(documents: Iterable[Document]) -> str:
     """The same for the same documents in the same order."""
     found = hashlib.sha256()

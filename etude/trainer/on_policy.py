@@ -44,7 +44,7 @@ from etude.rewards.judgement import Judges
 from etude.trainer.attempts import Attempt, Judged, Player, as_they_end
 from etude.trainer.clipping import GradientClip
 from etude.trainer.distil import divergences
-from etude.trainer.documents import Document, document_of
+from etude.trainer.documents import document_of, taken_together
 from etude.trainer.lessons import Made, Tasks, sandboxes
 from etude.trainer.midtraining import cut_log
 from etude.trainer.optimizers import build_optimizer
@@ -150,7 +150,7 @@ class DistillationStart:
         ]
         total = sum(int(document.sampled.sum()) for document in documents)
         summed = 0.0
-        for piece in _pieces(documents, self.config.tokens_per_step):
+        for piece in taken_together(documents, self.config.tokens_per_step):
             contexts, places = [each.token_ids for each in piece], [np.flatnonzero(each.sampled) for each in piece]
             both = (contexts, places)
             kl_T = divergences(self.student, self.teacher, both, both, self.source.temperature, reverse=True)
@@ -199,16 +199,3 @@ class DistillationStart:
         self.optimizer.load_state_dict(state["optimizer"])
         self.clip.load_state_dict(state["norms"])
         self.step, self.counts, self.divergence = state["step"], Counter(state["counts"]), state["divergence"]
-
-
-def _pieces(documents: Sequence[Document], tokens: int) -> list[list[Document]]:
-    """Of one forward each: as many documents as fit, and one at least."""
-    pieces: list[list[Document]] = []
-    room = 0
-    for document in documents:
-        if not pieces or len(document.token_ids) > room:
-            pieces.append([])
-            room = tokens
-        pieces[-1].append(document)
-        room -= len(document.token_ids)
-    return pieces

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from etude.models.attention import PackedAttention
 from etude.models.decoder import Decoder, Routing
 from etude.trainer.activations import by_rows, recomputes_blocks
-from etude.trainer.documents import Document
+from etude.trainer.documents import Document, taken_together
 
 
 class SupervisedLosses(NamedTuple):
@@ -45,13 +45,9 @@ def supervised_loss(
     Tokens a model should say weigh 1, those it only reads `observation_weight`; a document's first token weighs
     nothing.
     """
-    lengths = [len(document.token_ids) for document in documents]
-    place = decoder.placement
-    ids = torch.from_numpy(np.concatenate([document.token_ids for document in documents])).to(place.device).long()
-    sampled = np.concatenate([document.sampled for document in documents])
-    positions = np.concatenate([np.arange(length) for length in lengths])
+    packed = _packed(decoder, documents)
+    ids, positions, sampled, positions_N, attention = packed[:5]
     weights = np.where(sampled, np.float32(1), np.float32(observation_weight)) * (positions > 0)
-    attention, positions_N = PackedAttention(lengths, place), torch.from_numpy(positions).to(place.device)
     output = decoder(ids, positions_N, attention, recompute=recomputes_blocks(decoder.config, len(ids)))
     predicts = np.flatnonzero(weights[1:] > 0)
     losses = _cross_entropies(decoder, decoder.logits, output.hidden_ND, ids, predicts, 1)
@@ -59,7 +55,7 @@ def supervised_loss(
     total = (losses * own).sum() / own.sum() + balance * load_balance(output.routing)
     said = losses.detach().index_select(0, targets)
     next_token = said.mean() if len(said) else said.sum()
-    names = np.repeat([document.source for document in documents], lengths)[predicts + 1][sampled[predicts + 1]]
+    names = np.repeat([document.source for document in documents], packed.lengths)[predicts + 1][sampled[predicts + 1]]
     places = {str(name): np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
     by_source = {name: said.index_select(0, _put(at, ids)).mean() for name, at in places.items()}
     if not further_weight:
@@ -79,22 +75,35 @@ def nll(decoder: Decoder, documents: Sequence[Document], most_tokens: int) -> tu
     """The negative log-likelihood of all tokens that a model should say but first ones, in nats, summed; and how many
     they are. So many tokens are computed at once.
     """
-    total, count, waiting = 0.0, 0, list(documents)
-    while waiting:
-        batch, tokens = [], 0
-        while waiting and (not batch or tokens + len(waiting[0].token_ids) <= most_tokens):
-            batch.append(waiting.pop(0))
-            tokens += len(batch[-1].token_ids)
-        lengths = [len(document.token_ids) for document in batch]
-        place = decoder.placement
-        ids = torch.from_numpy(np.concatenate([document.token_ids for document in batch])).to(place.device).long()
-        positions = np.concatenate([np.arange(length) for length in lengths])
-        sampled = np.concatenate([document.sampled for document in batch])
-        predicts = np.flatnonzero((positions[1:] > 0) & sampled[1:])
-        output = decoder(ids, _put(positions, ids), PackedAttention(lengths, place))
-        losses = _cross_entropies(decoder, decoder.logits, output.hidden_ND, ids, predicts, 1)
+    total, count = 0.0, 0
+    for batch in taken_together(documents, most_tokens):
+        packed = _packed(decoder, batch)
+        predicts = np.flatnonzero((packed.positions[1:] > 0) & packed.sampled[1:])
+        output = decoder(packed.ids, packed.positions_N, packed.attention)
+        losses = _cross_entropies(decoder, decoder.logits, output.hidden_ND, packed.ids, predicts, 1)
         total, count = total + float(losses.double().sum()), count + len(predicts)
     return total, count
+
+
+class _Packed(NamedTuple):
+    """Documents end to end, N tokens: what is known on the host, and what a forward reads where the decoder is."""
+
+    ids: Tensor
+    positions: np.ndarray
+    sampled: np.ndarray
+    positions_N: Tensor
+    attention: PackedAttention
+    lengths: list[int]
+
+
+def _packed(decoder: Decoder, documents: Sequence[Document]) -> _Packed:
+    lengths = [len(document.token_ids) for document in documents]
+    ids = torch.from_numpy(np.concatenate([document.token_ids for document in documents]))
+    ids = ids.to(decoder.placement.device).long()
+    positions = np.concatenate([np.arange(length) for length in lengths])
+    sampled = np.concatenate([document.sampled for document in documents])
+    attention = PackedAttention(lengths, decoder.placement)
+    return _Packed(ids, positions, sampled, _put(positions, ids), attention, lengths)
 
 
 def _put(array: np.ndarray, beside: Tensor) -> Tensor:

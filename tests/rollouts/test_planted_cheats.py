@@ -136,3 +136,9 @@ def test_a_run_that_would_not_find_it_is_refused(tmp_path, audit, planted, said)
     sets = [f'rollouts.tasks=["{tmp_path}"]', "rollouts.rungs=", f"rewards.audit={audit}"]
     with pytest.raises(ConfigError, match=said):
         asyncio.run(preflight(load_recipe(ROOT / "recipes/quickstart.toml", RunConfig, sets), tmp_path))
+
+
+def test_the_planted_task_has_the_guard_of_tasks_that_are_made_now() -> None:
+    """It is a directory that `write_task` has once written."""
+    written = ROOT / "recipes" / "planted" / "planted-cheat" / "tests" / "guard.py"
+    assert written.read_bytes() == (ROOT / "etude" / "tasks" / "inside" / "guard.py").read_bytes()

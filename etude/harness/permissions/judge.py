@@ -67,7 +67,6 @@ class Judge:
         self._config = config
         self._paths = paths or WorkspacePaths()
         self._env = os.environ if env is None else env
-        self._guarded = guarded
         self._files = PathRules(config, self._paths, hidden, guarded)
 
     def allow(self, rule: str) -> None:
@@ -190,7 +189,7 @@ class Judge:
     ) -> Iterator[Reason]:
         """The first file that git would be refused when it has written others already."""
         here = places[0] if len(places) == 1 else None
-        if not (self._guarded and self._paths.root and here):
+        if not (self._files.guarded and self._paths.root and here):
             return
         root = self._paths.root.resolve()
         for path, why in written(command, before, lambda name: self._paths.on_host(name, here)):

@@ -39,7 +39,7 @@ class PathRules:
         self.hidden = tuple(hidden)
         self._config = config
         self._paths = paths
-        self._guarded = guarded
+        self.guarded = guarded
         self._on: dict[str, list[tuple[Rule, bool]]] = {}
         self.look_again()
 
@@ -159,7 +159,7 @@ class PathRules:
                     yield ruled
 
     def refused(self, path: str, removes: bool = False) -> str:
-        return self._guarded(path, removes) if self._guarded is not None else ""
+        return self.guarded(path, removes) if self.guarded is not None else ""
 
     def _rules_on(self, tool: str) -> list[tuple[Rule, bool]]:
         """The rules that are about a tool at all, and whether they are built in."""

@@ -28,8 +28,9 @@ _PRIVATE = ("/tmp", "/run")
 """What a command finds there is its session's own, and none of this machine's."""
 _MOST_SEEN = 20_000
 """Names looked at for one pattern."""
-_BY_PROCESS = re.compile(r"/proc/(?:self|thread-self|\d+)(?:/.*)?|/dev/fd(?:/.*)?|/dev/std(?:in|out|err)", re.DOTALL)
-_UNSEEN = re.compile(r"/proc/(?:self|thread-self|\d+)(?:/.*)?|/dev/(?:fd/[^/]+|std(?:in|out|err))/.*", re.DOTALL)
+_OF_PROCESS, _STANDARD = r"/proc/(?:self|thread-self|\d+)(?:/.*)?", "std(?:in|out|err)"
+_BY_PROCESS = re.compile(rf"{_OF_PROCESS}|/dev/fd(?:/.*)?|/dev/{_STANDARD}", re.DOTALL)
+_UNSEEN = re.compile(rf"{_OF_PROCESS}|/dev/(?:fd/[^/]+|{_STANDARD})/.*", re.DOTALL)
 """Paths that lead elsewhere for every process; and those of them of which only it can tell what they are."""
 _MOST_LINKS = 40
 """That the kernel follows for one path."""
@@ -201,7 +202,7 @@ def by_process(path: str) -> bool:
 
 def is_descriptor(path: str) -> bool:
     """Whether opening it opens again, for whatever is asked of it, what a descriptor has been opened on."""
-    return re.fullmatch(r"/dev/(?:fd/\d+|std(?:in|out|err))", path) is not None
+    return re.fullmatch(rf"/dev/(?:fd/\d+|{_STANDARD})", path) is not None
 
 
 def _unescaped(part: str) -> str:

@@ -377,8 +377,8 @@ def _git(words: Sequence[str]) -> Opens | None:
     pager = any(re.match(r"-\w*O", option) for option in options)
     signed = any(_SIGNED.search(word) for word in rest)
     # for `:name` git reads its index, and takes a file that it finds unchanged there for what is committed
-    from_index = [word for word in rest if _COULD_BE_OF_INDEX.match(word)]
-    told = [word for word in from_index if "--" not in rest[: rest.index(word)]]
+    from_index = any(map(_COULD_BE_OF_INDEX.match, rest))
+    told = filter(_COULD_BE_OF_INDEX.match, itertools.takewhile(lambda word: word != "--", rest))
     if name in _GIT_HISTORY and not all(map(_OF_INDEX.fullmatch, told)):  # it could match any
         return None
     return None if refused or pager or signed else "tracked" if name in _GIT_TRACKED or from_index else "history"
