@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -61,6 +62,25 @@ def test_a_line_that_does_not_end_or_is_not_found_is_told(trial: Trial) -> None:
     assert runs.timed_out == [(endless, "dash"), (endless, "bash")]
     assert runs.not_found == [(missing, "dash"), (missing, "bash")]
     assert permissions.missing_programs(missing, trial.env["PATH"]) == {"no-such-program"}
+
+
+APART = """
+import os
+from denied_reads.trial import SHARED, set_apart
+before = {name: (os.stat(name).st_ino, open(name, "rb").read()) for name in SHARED}
+set_apart()
+for name, (number, data) in before.items():
+    assert os.stat(name).st_ino != number and open(name, "rb").read() == data, name
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts of one's own need root")
+def test_a_file_of_the_machine_is_set_apart_from_what_others_open() -> None:
+    """By inode, as it is watched; and for the process that asks alone."""
+    before = os.stat("/etc/shadow").st_ino
+    at = Path(permissions.__file__).parent
+    subprocess.run([sys.executable, "-c", APART], cwd=at, check=True, timeout=60)
+    assert os.stat("/etc/shadow").st_ino == before
 
 
 @pytest.mark.parametrize("only", [True, False])
