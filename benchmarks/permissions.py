@@ -43,7 +43,7 @@ from functools import cache
 from pathlib import Path
 
 from denied_reads.lines import make_line
-from denied_reads.trial import Trial, set_apart
+from denied_reads.trial import Trial
 from denied_reads.words import unread
 
 from etude.environments.build import default_cache_dir
@@ -231,11 +231,11 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    set_apart()
     top = Path(tempfile.mkdtemp(prefix="etude-permissions-", dir="/var/tmp"))
     trial = Trial(top)
     try:
         os.environ |= {"XDG_CACHE_HOME": str(default_cache_dir().parent), "HOME": str(trial.home)}
+        trial.set_apart()
         result = play(trial, options.lines, options.seed)
         trial.lay_out(secrets=False)
         result["everyday"] = shares(trial, everyday())

@@ -16,7 +16,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
 
 RUNNER, TRACER, LEASH = (Path(__file__).with_name(name) for name in ("runner.py", "tracer.py", "leash.py"))
 SHARED = ("/etc/shadow",)
-"""What is watched and is the machine's own; a copy of it after `set_apart`."""
+"""What is watched and is the machine's own; a copy of it after `Trial.set_apart`."""
 SECRET = b"KEY=secret\n"
 """What a secret holds."""
 BEFORE = 1_700_000_000
@@ -44,22 +43,6 @@ SECRETS = (
 
 _NEW_MOUNTS, _BIND, _PRIVATE_BELOW = 0x20000, 0x1000, 0x44000
 """CLONE_NEWNS; MS_BIND; MS_PRIVATE | MS_REC."""
-
-
-def set_apart() -> None:
-    """Put copies in the place of SHARED, for this process and all it starts: other programs open the machine's at any
-    moment, and a line that runs for long was taken for them. Does nothing without root.
-    """
-    if os.geteuid():
-        return
-    library = ctypes.CDLL(None, use_errno=True)
-    done = library.unshare(_NEW_MOUNTS) or library.mount(None, b"/", None, _PRIVATE_BELOW, None)
-    for name in SHARED:
-        with tempfile.NamedTemporaryFile(dir="/var/tmp") as copy:
-            shutil.copyfile(name, copy.name)
-            done = done or library.mount(os.fsencode(copy.name), os.fsencode(name), None, _BIND, None)
-    if done:
-        raise OSError(ctypes.get_errno(), "no mounts of our own: the machine's files cannot be set apart")
 
 
 class Hit(NamedTuple):
@@ -133,6 +116,21 @@ class Trial:
                 strict=True,
             )
         )  # fmt: skip
+
+    def set_apart(self) -> None:
+        """Put copies in the place of SHARED, for this process and all it starts: other programs open the machine's at
+        any moment, and a line that runs for long was taken for them. Does nothing without root.
+        """
+        if os.geteuid():
+            return
+        self._scripts.mkdir(mode=0o700, exist_ok=True)  # nobody else may read the copies
+        library = ctypes.CDLL(None, use_errno=True)
+        done = library.unshare(_NEW_MOUNTS) or library.mount(None, b"/", None, _PRIVATE_BELOW, None)
+        for name in SHARED:
+            copy = shutil.copy(name, self._scripts / Path(name).name)
+            done = done or library.mount(os.fsencode(copy), os.fsencode(name), None, _BIND, None)
+        if done:
+            raise OSError(ctypes.get_errno(), "no mounts of our own: the machine's files cannot be set apart")
 
     def lay_out(self, secrets: bool | None = None) -> None:
         """The files afresh: lines may have changed them. With `secrets` what the built-in rules ask about lies in more

@@ -214,6 +214,14 @@ def test_a_pattern_could_be_a_name_in_gits_index(trial: Trial) -> None:
         assert verdict(trial.by_default, line) == "allow", line
 
 
+def test_what_stands_before_a_command_must_be_one_word(trial: Trial) -> None:
+    """What a pattern finds more of is the command that runs: `xargs -a a.py b.py echo` runs b.py."""
+    for word in ("src/*.py", "{1,cat}", "$X"):
+        for wrapper in ("xargs -a", "exec -a", "nice -n", "stdbuf -o", "env -u", "xargs -I", "ionice -c", "timeout"):
+            assert verdict(trial.by_default, f"{wrapper} {word} cat README.md") == "ask", (wrapper, word)
+    assert verdict(trial.by_default, 'nice -n "$X" cat README.md') == "allow"
+
+
 def test_xargs_reads_the_file_that_it_is_given(trial: Trial) -> None:
     for line in (
         "xargs -a docs/id_rsa echo",

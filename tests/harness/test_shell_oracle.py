@@ -65,21 +65,27 @@ def test_a_line_that_does_not_end_or_is_not_found_is_told(trial: Trial) -> None:
 
 
 APART = """
-import os
-from denied_reads.trial import SHARED, set_apart
+import os, sys
+from pathlib import Path
+from denied_reads.trial import SHARED, Trial
 before = {name: (os.stat(name).st_ino, open(name, "rb").read()) for name in SHARED}
-set_apart()
+trial = Trial(Path(sys.argv[1]))
+trial.set_apart()
 for name, (number, data) in before.items():
     assert os.stat(name).st_ino != number and open(name, "rb").read() == data, name
+trial.lay_out()
+assert not trial.opened(["cat /etc/shadow"], own=True).hits
+assert {hit.line for hit in trial.opened(["cat /etc/shadow"]).hits} == {"cat /etc/shadow"}
+trial.remove()
 """
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts of one's own need root")
-def test_a_file_of_the_machine_is_set_apart_from_what_others_open() -> None:
+def test_a_file_of_the_machine_is_set_apart_from_what_others_open(outer: Path) -> None:
     """By inode, as it is watched; and for the process that asks alone."""
     before = os.stat("/etc/shadow").st_ino
     at = Path(permissions.__file__).parent
-    subprocess.run([sys.executable, "-c", APART], cwd=at, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", APART, str(outer / "trial")], cwd=at, check=True, timeout=120)
     assert os.stat("/etc/shadow").st_ino == before
 
 

@@ -190,7 +190,10 @@ def _after_options(
             break
         if not text.startswith("-") or text == "-":
             break
-        at += _width(name, wrapper, text)
+        width = _width(name, wrapper, text)
+        _check_one(name, words[at + 1 : at + width])
+        at += width
+    _check_one(name, words[at : at + wrapper.operands])
     at += wrapper.operands
     variables = []
     while wrapper.variables and at < len(words):
@@ -200,6 +203,14 @@ def _after_options(
         variables.append((found[1], Word(found[2] if words[at].text is not None else None, found[2])))
         at += 1
     return words[at:], variables
+
+
+def _check_one(name: str, values: Sequence[Word]) -> None:
+    """Each must be one word when it is run: what a pattern finds more of, or a variable splits into, would stand in
+    the command's place."""
+    for word in values:
+        if word.text is None and not word.quoted:
+            raise Unreadable(f"only a run would tell how many words {word.raw} is, and which of them {name} runs")
 
 
 def _width(name: str, wrapper: _Wrapper, option: str) -> int:
