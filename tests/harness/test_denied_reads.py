@@ -222,6 +222,35 @@ def test_what_stands_before_a_command_must_be_one_word(trial: Trial) -> None:
     assert verdict(trial.by_default, 'nice -n "$X" cat README.md') == "allow"
 
 
+def test_a_variable_is_set_by_whatever_form_of_export(trial: Trial) -> None:
+    """`! export PATH=src; ls` runs src/ls."""
+    for form in ("export", "! export", "command export", "builtin export", "time declare", "'export'", "! typeset -x"):
+        for name in ("PATH=src", "GIT_PAGER=src/util.py", "PATH+=:src", "'LD_PRELOAD=a.so'"):
+            assert verdict(trial.by_default, f"{form} {name}; git log") == "ask", (form, name)
+        assert verdict(trial.judge, f"X=README.md; {form} X=~/.codex/auth.json; cat $X") == "deny", form
+        assert verdict(trial.judge, f"X=README.md; {form} 'X=~/.codex/auth.json'; cat $X") != "allow", form
+        assert verdict(trial.by_default, f"{form} X=README.md; cat $X") == "allow", form
+    for line in ("! declare -n X=PATH; X=src; ls", "! declare -i X=Y; ls", "! export -fn X", "! declare +n X=a"):
+        assert verdict(trial.by_default, line) == "ask", line
+
+
+def test_the_name_of_a_file_is_no_program(trial: Trial) -> None:
+    """A repository can hold a file that is called `system("id")`."""
+    for line in (
+        "awk s* README.md", "awk -v s* '{print}' README.md", "awk -F s* 1 README.md", "awk -v a=1 s* README.md",
+        "jq s* README.md", "jq --arg s* . README.md", "jq --arg a s* . README.md", "jq -r s* .", "date -d s*",
+    ):  # fmt: skip
+        assert verdict(trial.by_default, line) == "ask", line
+    for line in (
+        "awk 1 src/*.py",
+        "awk -v a=1 '{print a}' src/*.py",
+        "jq . src/*.py",
+        "jq -rc . s*/*.py",
+        "date -d now",
+    ):
+        assert verdict(trial.by_default, line) == "allow", line
+
+
 def test_xargs_reads_the_file_that_it_is_given(trial: Trial) -> None:
     for line in (
         "xargs -a docs/id_rsa echo",

@@ -122,6 +122,10 @@ _SED = re.compile(
 _AWK_WAYS_OUT = re.compile(
     r"print(.|\n)*>|[|@]|getline|system|ARG[VC]|SYMTAB|FUNCTAB|close|fflush|include|load|namespace"
 )
+_JQ_PLAIN = re.compile(
+    r"-[CMSacejnrs]+|--(color|monochrome|compact|raw|ascii|join)-output|--(slurp|exit-status|sort-keys)"
+)
+"""Options of jq without a value."""
 _JQ_WAYS_OUT = re.compile(r"\b(import|include|input_filename|modulemeta)\b")
 
 
@@ -300,8 +304,9 @@ def _fits(name: str, reader: _Reader, words: Sequence[str | None], known: Sequen
         return None not in words and all(re.match(r"\0?[\w./~]|-", word) for word in known if word)
     if name == "date":  # a time alone sets the clock
         takes = ("-d", "-r", "--date", "--reference")
-        return None not in words and all(word.startswith("+") or before in takes for before, word in pairs)
-    return name != "jq" or not any(_JQ_WAYS_OUT.search(word) for word in operands)
+        one_each = not any(word is None or word.startswith("\0") for word in words)
+        return one_each and all(word.startswith("+") or before in takes for before, word in pairs)
+    return name != "jq" or _jq(operands, options)
 
 
 def _refused(option: str, reader: _Reader) -> bool:
@@ -347,10 +352,20 @@ def _pieces(script: str) -> list[str]:
     return [piece for piece in script.split(";") if piece.strip()] or [script]
 
 
+def _jq(operands: Sequence[str], options: Sequence[str]) -> bool:
+    """The name of a file is no filter: none may be a pattern's but behind the first word that is no option's value."""
+    patterns = any(word.startswith("\0") for word in operands)
+    if patterns and (operands[0].startswith("\0") or not all(map(_JQ_PLAIN.fullmatch, options))):
+        return False
+    return not any(_JQ_WAYS_OUT.search(word) for word in operands)
+
+
 def _awk(words: Sequence[str]) -> bool:
     at = 0
     while at < len(words) and words[at].startswith("-"):
         at += 2 if words[at] in ("-F", "-v") else 1
+    if any(word.startswith("\0") for word in words[: at + 1]):  # a file whose name is a program
+        return False
     values = [word for word, option in zip(words[1:], words, strict=False) if option == "-v"]
     texts = [re.sub(r"(?<!\|)\|\|(?!\|)|>=", " ", word) for word in (*words[at : at + 1], *values)]
     return at < len(words) and not any(_AWK_WAYS_OUT.search(text) for text in texts)

@@ -79,6 +79,7 @@ _NAMES_VARIABLES: Mapping[str, str] = {
     "unset": "", "declare": "", "typeset": "", "local": "", "readonly": "", "export": "",
 }  # fmt: skip
 """Builtins that take names of variables, with the option that says so: bash runs what stands in the index of one."""
+_DECLARES = {"declare", "export", "local", "readonly", "typeset"}
 _FIND_RUNS = {"-exec", "-execdir", "-ok", "-okdir"}
 _BEYOND_READING = {
     "alias", "parallel", "busybox", "toybox", "script", "expect", "su", "runuser", "at", "batch", "watch", "let",
@@ -123,8 +124,26 @@ def _unwrap(command: SimpleCommand, depth: int) -> Iterator[SimpleCommand]:
         yield from unwrap(list(_find(command, rest)), depth + 1)
     elif (wrapper := _WRAPPERS.get(name)) is not None:
         yield from _wrapped(command, name, wrapper, depth)
+    elif first in _DECLARES:
+        yield _declared(command)
     else:
         yield command
+
+
+def _declared(command: SimpleCommand) -> SimpleCommand:
+    """What `export` and its like set, where they stand as a command: behind `!`, `command` or `time`, or in quotes."""
+    plain = not any(re.match(r"[-+].*[^-+xrgpft]", word.text or "") for word in command.words)
+    words, variables = list[Word](), list(command.variables)
+    for word in command.words:
+        found = re.fullmatch(r"([A-Za-z_]\w*)(\+?)=(.*)", word.text or "", re.DOTALL)
+        if found is None and not re.fullmatch(r"-[a-hj-mo-zA-Z]+|--|\w+", word.text or "", re.ASCII):
+            raise Unreadable(f"{command.words[0].raw} {word.raw}: a name that is computed can run something")
+        if found is None:
+            words.append(word)
+        else:  # in quotes a `~` is no home, and with an attribute a value is another
+            known = plain and not found[2] and word.text == word.raw
+            variables.append((found[1], Word(found[3] if known else None, word.raw)))
+    return replace(command, words=tuple(words), variables=tuple(variables))
 
 
 def _check_names(name: str, words: Sequence[Word]) -> None:
