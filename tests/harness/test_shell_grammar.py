@@ -21,3 +21,12 @@ def test_a_lone_dash_before_a_here_document_is_the_last_word_of_its_command() ->
     for line in ("cat a > o - <<E\nE", "export - <<E\nE", "cat <<< x - <<E\nE", "cat a -<<E\nE", "cat -<<-E\nE"):
         with pytest.raises(Unreadable, match=r"what - belongs to|right before <<"):
             read_script(line)
+
+
+def test_a_test_without_blanks_is_a_command_of_that_name() -> None:
+    """`[["a/b" != x ]]` runs the file b in the directory `[[a`."""
+    for line in ('[["a/b" != x ]]', '["a" = b ]', "[$X = a ]", "[ a != x]", "[ -docs/x ]", '[[ "a"!= x ]]'):
+        with pytest.raises(Unreadable):
+            read_script(line)
+    for line in ("[[ a != x ]]", "[ -f x ]&&ls", '[[ -f "x" ]]; ls', "[[ ! -e x ]]"):
+        assert read_script(line), line
