@@ -84,6 +84,7 @@ def test_a_shell_completes(shell, tmp_path, capsys):
         terminal.type(f"{load}; cd {file.parent}; echo re''ady\r")
         terminal.see("^ready$")
         for typed, wanted in TYPED.items():
+            terminal.wait(lambda: not terminal.echoes, "the shell to read keys")  # before that the terminal shows them
             terminal.type(typed + TAB)
             terminal.see(f"^> {wanted}( |$)")
             terminal.type("\x15\r")  # nothing is run
