@@ -29,7 +29,8 @@ LEVELS = [
     {"trainer"},
     {"rollouts"},
     {"bench", "product"},
-    {"web", "cli"},
+    {"studio"},
+    {"cli"},
 ]
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 SEAMS = ("etude.environments.base",)  # protocols and records only: a room beside may use them

@@ -14,6 +14,7 @@ EXAMPLES: Mapping[str, str] = {
     "etude runs replace": "etude runs replace runs/quickstart-0 sessions",
     "etude runs engines": "etude runs engines runs/quickstart-0 --join",
     "etude runs export": "etude runs export runs/quickstart-0 --to tensorboard",
+    "etude studio": "etude studio runs --port 8481",
     "etude pretrain": "etude pretrain recipes/base.toml --out runs/base",
     "etude init": "etude init --endpoint http://127.0.0.1:8000/v1 --model qwen3-coder",
     "etude agent": 'etude agent -p "Why does tests/test_parse.py fail? Repair it." --allow "run(pytest *)"',

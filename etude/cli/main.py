@@ -42,6 +42,7 @@ FILES = {
     "bench run --config": ("etude.bench.config:BenchConfig",),
     "agent --config": ("etude.product.config:AgentConfig",),
     "sessions serve": ("etude.product.sessions.config:SessionsConfig",),
+    "studio --config": ("etude.studio.config:StudioConfig",),
     "serve --config": ("etude.engine.server.app:ServeConfig",),
     "environments serve": ("etude.environments.server.app:ServerConfig",),
     "weights relay --config": ("etude.weights.relay:RelayConfig",),

@@ -1,0 +1,115 @@
+"""Figures of steps in columns, and a column in buckets.
+
+Owns `flat`, the names that figures of nested lines have, `Columns`, which grows by a row, and `buckets`: of each
+stretch of x the smallest, the largest and the last value, so that no outlier vanishes however little is drawn. Reads
+no file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+MOST_NAMES, _LONGEST_NAME, _DEEPEST = 2000, 120, 4
+"""Of one run: what has more was made to have more."""
+
+
+def flat(table: Mapping[str, Any], without: Collection[str] = (), above: str = "", depth: int = 1) -> Iterator[
+    tuple[str, Any]
+]:  # fmt: skip
+    """Every value that is no table, by its dotted name."""
+    for key, value in table.items():
+        if depth == 1 and key in without:
+            continue
+        name = f"{above}{key}"
+        if isinstance(value, Mapping):
+            if depth < _DEEPEST:
+                yield from flat(value, (), f"{name}.", depth + 1)
+        elif len(name) <= _LONGEST_NAME:
+            yield name, value
+
+
+def figures_of(table: Mapping[str, Any], without: Collection[str] = (), above: str = "") -> dict[str, float]:
+    """The numbers in it."""
+    return {
+        f"{above}{name}": float(value)
+        for name, value in flat(table, without)
+        if isinstance(value, int | float) and abs(value) < 1e300
+    }
+
+
+class Columns:
+    """Rows of figures at growing x. A figure that a row lacks is NaN there."""
+
+    def __init__(self) -> None:
+        self.rows, self._room = 0, 256
+        self._x = np.zeros(self._room)
+        self._of: dict[str, np.ndarray] = {}
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._of)
+
+    @property
+    def x(self) -> np.ndarray:  # [rows]
+        return self._x[: self.rows]
+
+    def __getitem__(self, name: str) -> np.ndarray:  # [rows]
+        """NaN throughout for a name that no row had."""
+        found = self._of.get(name)
+        return np.full(self.rows, np.nan) if found is None else found[: self.rows]
+
+    def add(self, x: float, figures: Mapping[str, float]) -> None:
+        if self.rows == self._room:
+            self._room *= 2
+            self._x = np.resize(self._x, self._room)
+            self._of = {name: _longer(column, self._room) for name, column in self._of.items()}
+        self._x[self.rows] = x
+        for name, value in figures.items():
+            if name not in self._of:
+                if len(self._of) >= MOST_NAMES:
+                    continue
+                self._of[name] = np.full(self._room, np.nan)
+            self._of[name][self.rows] = value
+        self.rows += 1
+
+    def latest(self, names: Sequence[str]) -> dict[str, float | None]:
+        """The last row's."""
+        row = {name: float(self[name][-1]) for name in names} if self.rows else {}
+        return {name: value if math.isfinite(value) else None for name, value in row.items()}
+
+
+def _longer(column: np.ndarray, room: int) -> np.ndarray:
+    return np.concatenate([column, np.full(room - len(column), np.nan)])
+
+
+def buckets(
+    x: np.ndarray, values: np.ndarray, count: int, begins: float, ends: float
+) -> dict[str, list[float]]:  # [rows], [rows] -> x, min, max, last of at most `count` buckets
+    """Of x from `begins` to `ends`, both included. A bucket without a finite value is left out; its x is the last
+    one's in it. `x` ascends."""
+    there = np.isfinite(values) & (x >= begins) & (x <= ends)
+    x, values = x[there], values[there]
+    if not len(x):
+        return {"x": [], "min": [], "max": [], "last": []}
+    if len(x) > count:
+        width = max((ends - begins) / count, 1e-12)
+        at = np.minimum(((x - begins) / width).astype(np.int64), count - 1)
+        first = np.flatnonzero(np.concatenate([[True], at[1:] != at[:-1]]))
+    else:
+        first = np.arange(len(x))
+    last = np.append(first[1:], len(x)) - 1
+    return {
+        "x": x[last].tolist(),
+        "min": _short(np.minimum.reduceat(values, first)),
+        "max": _short(np.maximum.reduceat(values, first)),
+        "last": _short(values[last]),
+    }
+
+
+def _short(values: np.ndarray) -> list[float]:
+    """To seven digits: more of them are only bytes on the way."""
+    return [float(f"{value:.7g}") for value in values.tolist()]
