@@ -1,0 +1,83 @@
+// Asks the server. Owns the address of every route, the token's header, and what an error says. Keeps no state.
+import { left, token } from '../session';
+import type * as K from './kept';
+import type * as T from './types';
+
+export class Refused extends Error {
+  constructor(readonly status: number, message: string) {
+    super(message);
+  }
+}
+
+export type Query = Record<string, string | number | boolean | null | undefined>;
+
+/** As a query, without what is not given. */
+export function query(from: Query): string {
+  const given = Object.entries(from).filter(([, value]) => value !== null && value !== undefined && value !== '');
+  const text = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  return text ? '?' + text : '';
+}
+
+/** An id as a part of a path: ids hold a `/`, which the server writes `~`. */
+export const part = (id: string) => encodeURIComponent(id.replaceAll('/', '~'));
+
+export async function ask<R>(path: string, signal?: AbortSignal, init: RequestInit = {}): Promise<R> {
+  let answer: Response;
+  try {
+    answer = await fetch('/api/' + path, {
+      ...init,
+      signal: signal ?? null,
+      headers: { authorization: `Bearer ${token()}`, ...(init.body ? { 'content-type': 'application/json' } : {}) },
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Refused(0, 'The server does not answer. It may have been stopped; this page goes on when it is back.');
+  }
+  if (answer.ok) return answer.status === 204 ? (undefined as R) : ((await answer.json()) as R);
+  if (answer.status === 401) left('The server does not know this tab any more.');
+  throw new Refused(answer.status, await message(answer));
+}
+
+async function message(answer: Response): Promise<string> {
+  try {
+    const said = (await answer.json()) as { error?: { message?: string } };
+    if (said.error?.message) return said.error.message;
+  } catch {
+    // no JSON: a proxy's page, say
+  }
+  return `The server answered ${answer.status}.`;
+}
+
+const post = (body: unknown): RequestInit => ({ method: 'POST', body: JSON.stringify(body) });
+
+export const api = {
+  runs: (signal?: AbortSignal) => ask<T.RunList>('runs', signal),
+  run: (run: string, signal?: AbortSignal) => ask<T.RunDetail>(`runs/${part(run)}`, signal),
+  curves: (run: string, names: string[], from: number | null, to: number | null, signal?: AbortSignal) =>
+    ask<T.Curves>(`runs/${part(run)}/curves${query({ names: names.join(','), buckets: 400, from, to })}`, signal),
+  live: (run: string, signal?: AbortSignal) => ask<T.Live>(`runs/${part(run)}/live`, signal),
+  trajectories: (run: string, filter: Query, signal?: AbortSignal) =>
+    ask<K.TrajectoryPage>(`runs/${part(run)}/trajectories${query(filter)}`, signal),
+  histogram: (run: string, filter: Query, signal?: AbortSignal) =>
+    ask<K.Histogram>(`runs/${part(run)}/histogram${query(filter)}`, signal),
+  count: (run: string, filter: Query, signal?: AbortSignal) =>
+    ask<{ count: number }>(`runs/${part(run)}/count${query(filter)}`, signal),
+  trajectory: (run: string, id: string, turns: string, signal?: AbortSignal) =>
+    ask<K.Trajectory>(`runs/${part(run)}/trajectories/${part(id)}${query({ turns })}`, signal),
+  tokens: (run: string, id: string, segment: number, from: number, count: number, signal?: AbortSignal) =>
+    ask<K.Tokens>(`runs/${part(run)}/trajectories/${part(id)}/tokens${query({ segment, from, count })}`, signal),
+  diff: (run: string, id: string, path: string, signal?: AbortSignal) =>
+    ask<K.Diff>(`runs/${part(run)}/trajectories/${part(id)}/diff${query({ path })}`, signal),
+  output: (run: string, id: string, event: number | string, from: number, count: number, signal?: AbortSignal) =>
+    ask<K.Output>(`runs/${part(run)}/trajectories/${part(id)}/output${query({ event, from, count })}`, signal),
+  annotate: (run: string, id: string, note: { event: number | null; token: number | null; text: string }) =>
+    ask<K.Annotation>(`runs/${part(run)}/trajectories/${part(id)}/annotations`, undefined, post(note)),
+  forget: (run: string, id: string, note: number | string) =>
+    ask<void>(`runs/${part(run)}/trajectories/${part(id)}/annotations/${part(String(note))}`, undefined, { method: 'DELETE' }),
+  group: (run: string, id: string, signal?: AbortSignal) => ask<K.Group>(`runs/${part(run)}/groups/${part(id)}`, signal),
+  step: (run: string, step: number, signal?: AbortSignal) => ask<K.Step>(`runs/${part(run)}/steps/${step}`, signal),
+  versions: (run: string, signal?: AbortSignal) => ask<T.Versions>(`runs/${part(run)}/versions?limit=1000`, signal),
+  plan: (run: string, signal?: AbortSignal) => ask<T.PlanAnswer>(`runs/${part(run)}/plan`, signal),
+  bench: (signal?: AbortSignal) => ask<Record<string, T.Json>>('bench', signal),
+  compare: (a: string, b: string, signal?: AbortSignal) => ask<Record<string, T.Json>>(`bench/compare${query({ a, b })}`, signal),
+};

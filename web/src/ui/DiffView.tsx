@@ -1,0 +1,105 @@
+// What a trajectory changed: its files, and the lines of one when it is opened. Owns that ten thousand files are a list of
+// which some forty are in the page, and that a file's lines are asked for when somebody looks.
+import { useRef, useState } from 'preact/hooks';
+import { api } from '../api/client';
+import type { ChangedFile, Diff } from '../api/kept';
+import { plural } from '../format';
+import { Empty, Name, Said, Shown } from './bits';
+import { useLoad } from './load';
+import { useVirtual } from './virtual';
+
+export function DiffView({ run, id, files }: { run: string; id: string; files: ChangedFile[] }) {
+  const [open, setOpen] = useState<string | null>(files[0]?.path ?? null);
+  const scroller = useRef<HTMLDivElement>(null);
+  const view = useVirtual(scroller, files.length, 30);
+  if (!files.length) return <Empty title="No file was changed">The diff of this trajectory is empty, or the run has kept none.</Empty>;
+  return (
+    <div class="files">
+      <div ref={scroller} class="filelist">
+        <ul aria-label={plural(files.length, 'changed file')} style={{ paddingTop: `${view.before}px`, paddingBottom: `${view.after}px` }}>
+          {files.slice(view.from, view.to).map((file, at) => (
+            <li key={file.path} ref={view.measure(view.from + at)} aria-setsize={files.length} aria-posinset={view.from + at + 1}>
+              <button aria-current={file.path === open} onClick={() => setOpen(file.path)}>
+                <span class="clip">
+                  <Name text={file.path} mono />
+                </span>
+                <span class="num small">
+                  {file.binary ? (
+                    <span class="muted">binary</span>
+                  ) : (
+                    <>
+                      <span class="good">+{file.added}</span> <span class="bad">−{file.removed}</span>
+                    </>
+                  )}
+                </span>
+              </button>
+            </li>
+          ))}
+        </ul>
+      </div>
+      {open !== null && <OneFile run={run} id={id} path={open} key={open} />}
+    </div>
+  );
+}
+
+function OneFile({ run, id, path }: { run: string; id: string; path: string }) {
+  const diff = useLoad((signal) => api.diff(run, id, path, signal), [run, id, path]);
+  return (
+    <div class="onefile">
+      <div class="filehead">
+        <Name text={path} mono />
+      </div>
+      <Shown from={diff} of="the diff">
+        {(data) => <Lines diff={data} />}
+      </Shown>
+    </div>
+  );
+}
+
+interface Shown {
+  kind: string;
+  old: number | null;
+  now: number | null;
+  text: string;
+}
+
+/** The lines of all hunks in one list, each with its numbers in the old and the new file. */
+export function flat(diff: Diff): Shown[] {
+  const lines: Shown[] = [];
+  for (const hunk of diff.hunks) {
+    let [old, now] = [hunk.old, hunk.new];
+    lines.push({ kind: '@', old: null, now: null, text: `line ${hunk.new}` });
+    for (const [kind, text] of hunk.lines) {
+      lines.push({ kind, old: kind === '+' ? null : old, now: kind === '-' ? null : now, text });
+      if (kind !== '+') old += 1;
+      if (kind !== '-') now += 1;
+    }
+  }
+  return lines;
+}
+
+function Lines({ diff }: { diff: Diff }) {
+  const lines = flat(diff);
+  const scroller = useRef<HTMLDivElement>(null);
+  const view = useVirtual(scroller, lines.length, 19, 20);
+  if (!lines.length) return <Empty title="No lines to show">The file is binary, or only its mode has changed.</Empty>;
+  return (
+    <div ref={scroller} class="difflines" tabIndex={0} role="group" aria-label="Changed lines">
+      <div style={{ height: `${view.before}px` }} />
+      {lines.slice(view.from, view.to).map((line, at) => (
+        <div key={view.from + at} ref={view.measure(view.from + at)} class={`dl ${CLASS[line.kind] ?? ''}`}>
+          <span class="ln">{line.old ?? ''}</span>
+          <span class="ln">{line.now ?? ''}</span>
+          <span class="sign">{line.kind === '@' ? '' : line.kind}</span>
+          <pre>
+            <Said text={line.text} />
+          </pre>
+        </div>
+      ))}
+      <div style={{ height: `${view.after}px` }} />
+      {diff.cut && <p class="muted small cutnote">The diff goes on; it was cut here.</p>}
+    </div>
+  );
+}
+
+const CLASS: Record<string, string> = { '+': 'plus', '-': 'minus', '@': 'at' };
