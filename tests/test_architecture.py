@@ -25,7 +25,7 @@ LEVELS = [
     {"search"},
     {"harness", "environments", "kernels"},
     {"models", "weights", "tasks"},
-    {"engine", "rewards"},
+    {"engine", "rewards", "archive"},
     {"trainer"},
     {"rollouts"},
     {"bench", "product"},

@@ -23,6 +23,8 @@ from etude.studio.shapes import Live, RunRow
 
 ASK_S = 3.0
 _LINE = 1 << 21
+PHASES = {"running": "starting", "ended": "done", "stopped": "stopped", "copied": "copied"}
+"""Of a run whose metrics name none."""
 _FORM = TypeAdapter(Live)
 
 
@@ -32,7 +34,7 @@ async def live_of(row: RunRow, run: Run) -> Live:
     await asyncio.to_thread(run.refresh)
     with run.lock:
         failures = run.failures + Counter(_dropped(run))
-        phase = run.phases[-1].name if run.phases else "done" if row.state == "ended" else row.state
+        phase = run.phases[-1].name if run.phases else PHASES[row.state]
         ages = dict(run.ages)
     still: dict[str, Any] = {
         "state": row.state, "phase": phase, "at": time.time(), "elapsed_s": None, "left_s": None, "evaluated": 0,
