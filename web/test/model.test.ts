@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { part, query } from '../src/api/client';
 import { bytes, figure, seconds, tick, versions, whole } from '../src/format';
-import { line, parse } from '../src/model/filter';
+import { line, ofRange, parse, rangeOf } from '../src/model/filter';
 import { lay } from '../src/model/lanes';
 import { added, aligned, cut } from '../src/model/series';
 import { after } from '../src/model/runs';
@@ -13,15 +13,19 @@ import type { RunRow } from '../src/api/types';
 
 describe('the filter', () => {
   const said: [string, Record<string, string>][] = [
-    ['outcome:cheated tool:grep step:3..5', { outcome: 'cheated', tool: 'grep', step_from: '3', step_to: '5' }],
-    ['reward:>0.5', { reward_from: '0.5' }],
-    ['reward:-1..-0.5', { reward_from: '-1', reward_to: '-0.5' }],
-    ['step:7', { step_from: '7', step_to: '7' }],
+    ['outcome:cheated tool:grep step:3..5', { outcome: 'cheated', tool: 'grep', step: '3..5' }],
+    ['reward:>0.5', { reward: '0.5..' }],
+    ['reward:-1..-0.5', { reward: '-1..-0.5' }],
+    ['step:7-9 version:<3', { step: '7..9', version: '..3' }],
     ['task:"fix the parser" lost words', { task: 'fix the parser', text: 'lost words' }],
     ['http://x', { text: 'http://x' }],
   ];
   it.each(said)('%s', (words, meant) => expect(parse(words)).toEqual(meant));
   it.each(said)('%s is said as it is read', (_, meant) => expect(parse(line(meant))).toEqual(meant));
+  it('has ranges with two ends', () => {
+    expect(['3', '3..5', '..5', '-0.5..', 'x', '', null].map(rangeOf)).toEqual([[3, 3], [3, 5], [null, 5], [-0.5, null], [null, null], [null, null], [null, null]]);
+    expect([ofRange([3, 3]), ofRange([null, 0.1 + 0.2]), ofRange([null, null])]).toEqual(['3', '..0.3', null]);
+  });
 });
 
 describe('series', () => {

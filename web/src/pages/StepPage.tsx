@@ -6,6 +6,7 @@ import type { LaneRollout, Step, StepGroup } from '../api/kept';
 import { figure, NONE, percent, plural, whole } from '../format';
 import { useKeys } from '../keys';
 import { ofVersion } from '../model/colours';
+import { ofRange, rangeOf } from '../model/filter';
 import { lay } from '../model/lanes';
 import { figuresOf, labelOf } from '../model/series';
 import { go, place, refine, to } from '../router';
@@ -64,8 +65,7 @@ function Body({ run, data }: { run: string; data: Step }) {
   const figures = useMemo(() => figuresOf(data.line), [data.line]);
   const laid = useMemo(() => lay(data.lanes), [data.lanes]);
   const rollouts = laid.placed.map((each) => each.rollout);
-  const from = bound('reward_from');
-  const until = bound('reward_to');
+  const [from, until] = rangeOf(place.value.query.get('reward'));
   const rewards = useMemo(() => countsOf(rollouts), [data.lanes]);
   const within = (rollout: LaneRollout) =>
     (from === null || (rollout.reward !== null && rollout.reward >= from)) && (until === null || (rollout.reward !== null && rollout.reward <= until));
@@ -97,23 +97,18 @@ function Body({ run, data }: { run: string; data: Step }) {
         <div class="card stack">
           <h2>Rewards</h2>
           {rewards ? (
-            <Histogram title="Reward" counts={rewards} from={from} to={until} choose={(a, b) => refine({ reward_from: a, reward_to: b })} />
+            <Histogram title="Reward" counts={rewards} from={from} to={until} choose={(a, b) => refine({ reward: ofRange([a, b]) })} />
           ) : (
             <p class="muted">No reward is known.</p>
           )}
           <p class="muted small">{from !== null || until !== null ? `${whole(shown.size)} of ${whole(rollouts.length)} rollouts are in this range; the others are faded.` : 'Drag over the bars to fade the others above.'}</p>
-          <a href={to(['run', run, 'trajectories'], { step_from: Number(data.line.step), step_to: Number(data.line.step) })}>Trajectories of this step</a>
+          <a href={to(['run', run, 'trajectories'], { step: Number(data.line.step) })}>Trajectories of this step</a>
         </div>
       </div>
       <AllFigures figures={figures} />
     </>
   );
 }
-
-const bound = (name: string) => {
-  const text = place.value.query.get(name);
-  return text === null || Number.isNaN(Number(text)) ? null : Number(text);
-};
 
 export function VersionKey({ oldest, newest }: { oldest: number; newest: number }) {
   const all = newest - oldest < 10 ? Array.from({ length: newest - oldest + 1 }, (_, at) => oldest + at) : [oldest, Math.round((oldest + newest) / 2), newest];

@@ -5,7 +5,7 @@ import { api } from '../api/client';
 import type { TrajectoryRow } from '../api/kept';
 import { ago, figure, moment, NONE, seconds, versions, whole } from '../format';
 import { useKeys } from '../keys';
-import { line, NAMES, ofAddress, parse, WORDS, type FilterQuery } from '../model/filter';
+import { line, NAMES, ofAddress, ofRange, parse, rangeOf, WORDS, type FilterQuery } from '../model/filter';
 import { go, place, refine, to } from '../router';
 import { follow } from '../stream';
 import { Badge, Empty, Fault, Name, OutcomeBadge, Wait } from '../ui/bits';
@@ -15,7 +15,8 @@ import { Rows, type Column } from '../ui/Rows';
 import '../style/chart.css';
 
 const PAGE = 200;
-const ORDERS: [value: string, label: string][] = [['newest', 'Newest first'], ['oldest', 'Oldest first'], ['reward', 'Best first'], ['-reward', 'Worst first'], ['seconds', 'Longest first'], ['tokens', 'Most tokens first']];
+/** The first is the server's own. */
+const ORDERS: [value: string, label: string][] = [['-kept', 'Newest first'], ['kept', 'Oldest first'], ['-reward', 'Best first'], ['reward', 'Worst first'], ['-seconds', 'Longest first'], ['-sampled_tokens', 'Most tokens first'], ['-turns', 'Most turns first']];
 
 export function Trajectories({ run }: { run: string }) {
   const query = place.value.query;
@@ -24,10 +25,10 @@ export function Trajectories({ run }: { run: string }) {
   const order = query.get('order') ?? '';
   const set = (next: FilterQuery) => refine({ ...Object.fromEntries(NAMES.map((name) => [name, null])), ...next });
   const count = useLoad((signal) => api.count(run, filter, signal), [run, filter], true);
-  const rewards = useLoad((signal) => api.histogram(run, { field: 'reward', bins: 40, ...filter, reward_from: null, reward_to: null }, signal), [run, filter], true);
+  const rewards = useLoad((signal) => api.histogram(run, { field: 'reward', bins: 40, ...filter, reward: null }, signal), [run, filter], true);
   const [fresh, setFresh] = useState(0);
   useEffect(() => follow(`run/${run}/trajectories`, () => setFresh((value) => value + 1)), [run]);
-  const number = (name: string) => (filter[name] === undefined ? null : Number(filter[name]));
+  const [low, high] = rangeOf(filter.reward);
   return (
     <>
       <div class="title">
@@ -42,7 +43,7 @@ export function Trajectories({ run }: { run: string }) {
       <div class="card stack">
         <Bar filter={filter} set={set} order={order} />
         {rewards.data && rewards.data.counts.length > 0 && (
-          <Histogram title="Reward" counts={rewards.data} from={number('reward_from')} to={number('reward_to')} choose={(a, b) => refine({ reward_from: a, reward_to: b })} />
+          <Histogram title="Reward" counts={rewards.data} from={low} to={high} choose={(a, b) => refine({ reward: ofRange([a, b]) })} />
         )}
       </div>
       <List key={`${key} ${fresh === 0}`} run={run} filter={filter} order={order} total={count.data?.count ?? null} />

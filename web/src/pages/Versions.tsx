@@ -53,9 +53,9 @@ function Body({ run, rows }: { run: string; rows: VersionRow[] }) {
           label="Versions"
           rows={sorted}
           id={(row) => String(row.version)}
-          open={(row) => go(!row.step ? to(['run', run, 'trajectories'], { version_from: row.version, version_to: row.version }) : to(['run', run, 'step', row.step]))}
+          open={(row) => go(!row.step ? to(['run', run, 'trajectories'], { version: row.version }) : to(['run', run, 'step', row.step]))}
           columns={[
-            { name: 'version', label: 'Version', cell: (row) => <a href={to(['run', run, 'trajectories'], { version_from: row.version, version_to: row.version })} title="Trajectories with tokens of this version">v{row.version}</a> },
+            { name: 'version', label: 'Version', cell: (row) => <a href={to(['run', run, 'trajectories'], { version: row.version })} title="Trajectories with tokens of this version">v{row.version}</a> },
             { name: 'step', label: 'Step', kind: 'r', cell: (row) => (!row.step ? NONE : <a href={to(['run', run, 'step', row.step])}>{row.step}</a>) },
             { name: 'kind', label: 'Kind', cell: (row) => row.kind ?? NONE },
             { name: 'bytes', label: 'Bytes', kind: 'r', cell: (row) => bytes(row.bytes) },
