@@ -79,7 +79,7 @@ class Archived:
         if self.marks_place is None:
             return None
         with self._frame(self.marks_place, Kind.MARKS) as (file, frame):
-            return marks_unpacked(section(file, frame, "marks"), self.row.id, frame.head["step"])
+            return marks_unpacked(section(file, frame, "marks"), self.row.id)
 
     def log(self) -> list[tuple[Event, Record]]:
         """The session's, as it was, less the routes."""

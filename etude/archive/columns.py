@@ -111,12 +111,12 @@ def marks_packed(marks: Marks) -> bytes:
     return marks.mask.tobytes() + b"".join(_shuffled(column) for column in columns)
 
 
-def marks_unpacked(data: bytes, trajectory_id: str, step: int) -> Marks:
+def marks_unpacked(data: bytes, trajectory_id: str) -> Marks:
     size = len(data) // 13
     mask = np.frombuffer(data, np.uint8, size)
     parts = np.split(np.frombuffer(data, np.uint8, 12 * size, size), 3)
     advantages, logprobs, entropies = (_unshuffled(part, np.float32) for part in parts)
-    return Marks(trajectory_id, step, advantages, logprobs, entropies, mask)
+    return Marks(trajectory_id, advantages, logprobs, entropies, mask)
 
 
 def _spread(values: npt.NDArray, where: npt.NDArray[np.bool_]) -> npt.NDArray:

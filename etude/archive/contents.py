@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from etude.archive.columns import events_packed, files_packed, marks_packed, split, tokens_packed
+from etude.archive.columns import events_packed, files_packed, marks_packed, tokens_packed
 from etude.archive.frames import Kind, encoded
-from etude.archive.records import FileChange, Kept, KeptTask, Marks, Said, Tokens, TrajectoryRow, evidence_of, kind_of
+from etude.archive.records import FileChange, Kept, KeptTask, Marks, Said, TrajectoryRow, evidence_of, kind_of
 from etude.records import Cheated, Scored, Truncated, reward_of, solved
 
 FINAL, ARGUMENT, ARGUMENTS, FINDINGS = 4_000, 500, 16_000, 8_000
@@ -34,8 +34,8 @@ _ROW = tuple(field.name for field in fields(TrajectoryRow) if field.name not in 
 
 
 def frame_of(kept: Kept) -> bytes:
-    tokens, said = split(kept.log)
-    row = asdict(_row(kept, tokens, said))
+    tokens, said = kept.tokens, kept.said
+    row = asdict(_row(kept))
     head = {
         "row": {name: row[name] for name in _ROW},
         "findings": _bounded(_held_against(kept), FINDINGS),
@@ -64,12 +64,12 @@ def task_of(head: Mapping[str, Any]) -> KeptTask:
     return KeptTask(**told)
 
 
-def marks_frames(marks: Iterable[Marks]) -> bytes:
+def marks_frames(step: int, marks: Iterable[Marks]) -> bytes:
     """One each, end to end."""
     return b"".join(
         encoded(
             Kind.MARKS,
-            {"id": each.id, "step": each.step, "trained_tokens": each.trained_tokens},
+            {"id": each.id, "step": step, "trained_tokens": each.trained_tokens},
             {"marks": marks_packed(each)},
         )
         for each in marks
@@ -108,10 +108,11 @@ def bounded(files: Sequence[FileChange]) -> list[FileChange]:
     return found
 
 
-def _row(kept: Kept, tokens: Tokens, said: Sequence[Said]) -> TrajectoryRow:
-    outcome, versions = kept.outcome, tokens.versions[tokens.sampled]
+def _row(kept: Kept) -> TrajectoryRow:
+    outcome, tokens = kept.outcome, kept.tokens
+    versions = tokens.versions[tokens.sampled]
     judged = isinstance(outcome, Scored | Truncated)
-    calls = [each.event.data for each in said if each.event.kind == "tool_call"]
+    calls = [each.event.data for each in kept.said if each.event.kind == "tool_call"]
     return TrajectoryRow(
         id=kept.id,
         phase=phase_of(kept.id),

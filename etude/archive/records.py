@@ -57,8 +57,9 @@ class Kept:
     id: str
     group_id: str
     task: KeptTask
-    log: Sequence[tuple[Event, Record]]
-    """The session's, with token ids, log-probabilities and versions in its records."""
+    tokens: Tokens
+    said: Sequence[Said]
+    """The session's log; `columns.split` makes both of it."""
     outcome: Outcome
     findings: Sequence[str]
     usage: Mapping[str, int]
@@ -141,7 +142,6 @@ class Marks:
     """What a step made of the sampled tokens of one trajectory. NaN where a token was in no batch."""
 
     id: str
-    step: int
     advantages: Floats  # [S]
     trainer_logprobs: Floats  # [S], by the weights that were trained, before the step
     entropies: Floats  # [S], of the policy there, in nats

@@ -47,9 +47,9 @@ class ArchiveWriter:
             self._tasks.add(kept.task.id)
         return len(frame)
 
-    def mark(self, marks: Sequence[Marks]) -> None:
-        """A step has trained on these."""
-        self._add(marks_frames(marks))
+    def mark(self, step: int, marks: Sequence[Marks]) -> None:
+        """A step has trained on these. Raises CheckpointError where the disk refuses."""
+        self._add(marks_frames(step, marks))
 
     def resumed(self, step: int) -> None:
         """The trainer goes on after that step, whatever an earlier life of it has made beyond."""

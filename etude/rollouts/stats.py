@@ -38,7 +38,7 @@ _FROM_USAGE = (
     "audited", "audit_failed", "cheats_found", "findings", "files_stripped", "quality_judged", "quality_faults",
     "planted", "planted_found", "verdicts_known", "own_parts", "own_parts_failed",
     "criteria_judged", "criteria_met", "criteria_not_judged", "overdue_calls", "checkpoints", "checkpoint_bytes",
-    "checkpoint_ms", "memory_checkpoints", "taken_up", "turns_taken_up",
+    "checkpoint_ms", "memory_checkpoints", "taken_up", "turns_taken_up", "archived",
 )  # fmt: skip
 _FROM_ENGINE = (
     "session_cache_tokens", "prefix_hit_tokens", "decode_tokens", "prefill_tokens", "swaps", "in_flight_swaps",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from etude.archive.columns import split
 from etude.archive.records import FileChange, Kept, KeptTask, Marks
 from etude.records import Event, Scored
 
@@ -42,11 +43,13 @@ SAMPLED, TOTAL = 6, 14
 
 def kept(trajectory_id="g0/0", reward=1.0, outcome=None, task=TASK, at=1000.0, seconds=3.0, **more):
     said = {name: more.pop(name) for name in ("calls", "last", "version", "result", "seed") if name in more}
+    tokens, events = split(log(**said))
     return Kept(
         id=trajectory_id,
         group_id=trajectory_id.rpartition("/")[0],
         task=task,
-        log=list(log(**said)),
+        tokens=tokens,
+        said=events,
         outcome=Scored(reward, {"tests": reward}) if outcome is None else outcome,
         findings=more.pop("findings", ()),
         usage=more.pop("usage", {"turns": 2, "tool_calls": 1}),
@@ -63,9 +66,9 @@ def kept(trajectory_id="g0/0", reward=1.0, outcome=None, task=TASK, at=1000.0, s
     )
 
 
-def marks(trajectory_id="g0/0", step=1, advantage=0.5):
+def marks(trajectory_id="g0/0", advantage=0.5):
     given = np.arange(SAMPLED, dtype=np.float32)
     mask = np.zeros(SAMPLED, np.uint8)
     mask[2] = 1
     nothing = np.where(mask == 1, np.float32(np.nan), given)
-    return Marks(trajectory_id, step, np.full(SAMPLED, advantage, np.float32), -nothing / 7, nothing / 3, mask)
+    return Marks(trajectory_id, np.full(SAMPLED, advantage, np.float32), -nothing / 7, nothing / 3, mask)

@@ -17,7 +17,7 @@ def test_a_trajectory_comes_back_as_it_was(tmp_path):
     given = kept(findings=("line 3: reads the tests",))
     with ArchiveWriter(tmp_path) as writer:
         writer.keep(given)
-        writer.mark([marks(step=7)])
+        writer.mark(7, [marks()])
     with ArchiveReader(tmp_path) as reader:
         [row] = reader.trajectories().rows
         assert (row.id, row.group_id, row.task_id, row.phase, row.step) == ("g0/0", "g0", "t1", "training", 7)
@@ -35,7 +35,7 @@ def test_a_trajectory_comes_back_as_it_was(tmp_path):
     assert found.log() == without_routes
     assert (found.files, found.verifier, found.task) == (given.files, "ok\n", given.task)
     assert found.about["findings"] == ["line 3: reads the tests"] and found.about["seed"] == 5
-    made = marks(step=7)
+    made = marks()
     for name in ("advantages", "trainer_logprobs", "entropies", "mask"):
         np.testing.assert_array_equal(getattr(found.marks, name), getattr(made, name))
 
@@ -48,7 +48,8 @@ def test_rows_are_found_by_what_is_known_of_them(tmp_path):
         writer.keep(kept("g1/1", outcome=Cheated("patched the tests", -1.0), findings=("patched the tests",)))
         writer.keep(kept("g1/2", outcome=Cheated("patched the tests", None)))
         writer.keep(kept("base/eval-1/0", outcome=InfraFailed("no sandbox")))
-        writer.mark([marks("g0/0", 3), marks("g1/0", 4)])
+        writer.mark(3, [marks("g0/0")])
+        writer.mark(4, [marks("g1/0")])
     with ArchiveReader(tmp_path) as reader:
 
         def ids(**given):
