@@ -19,6 +19,10 @@ from etude.serving.http import handlers
 from etude.serving.openapi import document, operations_of, routes_of, served
 from etude.serving.process import Server, listening
 from etude.serving.token import own_token
+from etude.studio.archive_shapes import TrajectoriesEvent
+from etude.studio.archived import ArchiveRoutes
+from etude.studio.archives import Archives
+from etude.studio.benches import BenchRoutes
 from etude.studio.config import StudioConfig
 from etude.studio.entry import Codes
 from etude.studio.pages import Headed, Pages, is_page
@@ -26,18 +30,17 @@ from etude.studio.routes import RunRoutes
 from etude.studio.runs import Runs
 from etude.studio.shapes import EVENTS
 
-ROUTES = (RunRoutes,)
-OPERATIONS = operations_of(*ROUTES)
+OPERATIONS = operations_of(RunRoutes, ArchiveRoutes, BenchRoutes)
 
 
 def openapi() -> dict[str, object]:
     """The document, of which the pages' types are made."""
-    return document("Etude studio", OPERATIONS, told=EVENTS)
+    return document("Etude studio", OPERATIONS, told=(*EVENTS, TrajectoriesEvent))
 
 
-def application(routes: RunRoutes, config: StudioConfig, token: str) -> ASGIApp:
-    """The ASGI application."""
-    table = [*routes_of(routes), served(openapi()), Pages().route()]
+def application(owners: Sequence[object], config: StudioConfig, token: str) -> ASGIApp:
+    """The ASGI application over the objects whose methods answer."""
+    table = [*(route for owner in owners for route in routes_of(owner)), served(openapi()), Pages().route()]
     guard = config.guard(token, answer_of, is_page)
     return Headed(Starlette(routes=table, middleware=[guard], exception_handlers=handlers(answer_of, "studio")))
 
@@ -61,7 +64,9 @@ async def serve(
     codes = Codes(used)
     token = own_token(config.token_path)
     with listening(config.host, config.port, config.hosts) as sock:
-        routes = RunRoutes(Runs(places), codes, token, work, config.max_streams)
+        runs, archives = Runs(places), Archives()
+        routes = RunRoutes(runs, archives, codes, token, work, config.max_streams)
+        app = application((routes, ArchiveRoutes(runs, archives, work), BenchRoutes(runs)), config, token)
 
         async def drain() -> None:
             routes.stopping.set()
@@ -72,4 +77,7 @@ async def serve(
             remarks = [] if Pages().are_built else ["the pages are not built; only the API answers: tools/web.sh"]
             ready(f"{at}/#code={codes.new()}", remarks)
 
-        await Server(application(routes, config, token), drain, begun, config.http, config.tls).serve(sockets=[sock])
+        try:
+            await Server(app, drain, begun, config.http, config.tls).serve(sockets=[sock])
+        finally:
+            archives.close()

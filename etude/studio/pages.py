@@ -74,6 +74,8 @@ class Pages:
         name = request.path_params["path"] or "index.html"
         if name == "index.html" and not self.are_built:
             return Response(_NOT_BUILT, 503, media_type="text/plain")
+        if name.startswith("api/"):
+            raise Denied("no_route", f"GET /{name[:200]}: Not Found; GET /openapi.json lists what there is")
         if name not in self._files:
             raise Denied("no_route", f"GET /{name[:200]}: no such page; / is where they begin")
         data, media = self._files[name]

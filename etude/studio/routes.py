@@ -23,6 +23,7 @@ from etude.product.sessions.errors import Refused
 from etude.serving.openapi import Operation, answers, parameter
 from etude.serving.sse import EventStream
 from etude.serving.wire import dump, parse_body, whole_number
+from etude.studio.archives import Archives
 from etude.studio.columns import buckets
 from etude.studio.entry import Codes
 from etude.studio.live import live_of
@@ -69,8 +70,9 @@ class StreamBody(Config):
 class RunRoutes:
     """Over the runs of one server."""
 
-    def __init__(self, runs: Runs, codes: Codes, token: str, work: bool, max_streams: int) -> None:
-        self._runs, self._codes, self._token, self._work, self._max_streams = runs, codes, token, work, max_streams
+    def __init__(self, runs: Runs, archives: Archives, codes: Codes, token: str, work: bool, max_streams: int) -> None:
+        self._runs, self._archives, self._codes, self._token = runs, archives, codes, token
+        self._work, self._max_streams = work, max_streams
         self._planner = Planner()
         self.streams = 0
         self.stopping = asyncio.Event()
@@ -176,7 +178,7 @@ class RunRoutes:
                        answer="events"))  # fmt: skip
     async def stream(self, request: Request) -> Response:
         body = parse_body(await request.body(), StreamBody)
-        topics = topics_of({name: cursor or None for name, cursor in body.topics.items()}, self._runs)
+        topics = topics_of({name: cursor or None for name, cursor in body.topics.items()}, self._runs, self._archives)
         if self.stopping.is_set():
             raise Refused("draining", "this server is stopping; ask again when it is back", retry_after_s=2)
         if self.streams >= self._max_streams:

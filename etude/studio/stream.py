@@ -9,6 +9,7 @@ cursors, to this process or to the next, loses nothing and is told nothing twice
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -17,6 +18,7 @@ from typing import Any
 
 from etude.errors import ConfigError, EtudeError
 from etude.serving.wire import dump
+from etude.studio.archives import Archives
 from etude.studio.live import live_of
 from etude.studio.run import Run
 from etude.studio.runs import Runs
@@ -138,16 +140,37 @@ class RunsTopic(Topic):
         return [(self.cursor, {"changed": [asdict(row) for row in changed], "gone": gone})]
 
 
+class TrajectoriesTopic(Topic):
+    """The rows of a run's archive as they are kept, marked and dropped."""
+
+    every_s = 4 * LOOK_S
+
+    def __init__(self, archives: Archives, run: Run, cursor: str | None) -> None:
+        super().__init__(cursor)
+        self._archives, self._run = archives, run
+
+    async def open(self) -> Told:
+        if self.cursor is None:
+            self.cursor = await asyncio.to_thread(lambda: self._archives.reader(self._run).newest())
+        return [(self.cursor, {"opened": True})]
+
+    async def new(self) -> Told:
+        found = await asyncio.to_thread(lambda: self._archives.reader(self._run).changes(self.cursor, _AT_ONCE))
+        if not found.rows and not found.anew:
+            return []
+        return [(found.cursor, {"rows": [asdict(row) for row in found.rows], "anew": found.anew})]
+
+
 def _mark(rows: Iterable[RunRow]) -> str:
     return f"{zlib.crc32(repr(sorted(map(repr, rows))).encode()):08x}"
 
 
-def topics_of(asked: Mapping[str, str | None], runs: Runs) -> dict[str, Topic]:
+def topics_of(asked: Mapping[str, str | None], runs: Runs, archives: Archives) -> dict[str, Topic]:
     """By their names. Raises ConfigError for a name that is none, Refused for a run that is not there."""
-    return {name: _topic(name, cursor, runs) for name, cursor in asked.items()}
+    return {name: _topic(name, cursor, runs, archives) for name, cursor in asked.items()}
 
 
-def _topic(name: str, cursor: str | None, runs: Runs) -> Topic:
+def _topic(name: str, cursor: str | None, runs: Runs, archives: Archives) -> Topic:
     match name.split("/"):
         case ["runs"]:
             return RunsTopic(runs, cursor)
@@ -155,7 +178,17 @@ def _topic(name: str, cursor: str | None, runs: Runs) -> Topic:
             return StepsTopic(runs.run(id), cursor)
         case ["run", id, "live"]:
             return LiveTopic(runs, runs.run(id))
-    raise ConfigError(f"topics: no topic {name[:100]!r}; there are runs, run/ID/steps and run/ID/live")
+        case ["run", id, "trajectories"]:
+            return TrajectoriesTopic(archives, runs.run(id), _cursor_of_archive(cursor))
+    known = "runs, run/ID/steps, run/ID/live and run/ID/trajectories"
+    raise ConfigError(f"topics: no topic {name[:100]!r}; there are {known}")
+
+
+def _cursor_of_archive(cursor: str | None) -> str | None:
+    """Sent back as the id of an event, before the archive has looked at it."""
+    if cursor is not None and not re.fullmatch(r"[0-9a-f]{1,40}\.[0-9]{1,15}", cursor):
+        raise ConfigError(f"topics: {cursor[:40]!r} is no cursor of trajectories; take the last event's id")
+    return cursor
 
 
 async def streamed(topics: Mapping[str, Topic], stopping: asyncio.Event) -> AsyncGenerator[bytes]:
