@@ -78,6 +78,11 @@ def addresses(page: Page) -> dict[str, str]:
         row = next((each for each in rows if each["step"] is not None and each["solved"]), rows[0])
         one = f"/run/{id}/trajectory/{row['id'].replace('/', '~')}"
         found |= {f"trajectory-{tab}": f"{one}?tab={tab}" for tab in ("turns", "tokens", "files", "verifier", "task")}
+        found["tokens-advantage"], found["tokens-version"] = (
+            f"{one}?tab=tokens&by=advantage&token=130",
+            f"{one}?tab=tokens&by=version&token=130",
+        )
+        found["tokens-entropy"] = f"{one}?tab=tokens&by=entropy&token=300"
         found["group"] = f"/run/{id}/group/{row['group_id']}"
     benches = (asked(page, "bench") or {}).get("runs", [])
     if len(benches) > 1:

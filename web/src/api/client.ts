@@ -1,6 +1,5 @@
 // Asks the server. Owns the address of every route, the token's header, and what an error says. Keeps no state.
 import { left, token } from '../session';
-import type * as K from './kept';
 import type * as T from './types';
 
 export class Refused extends Error {
@@ -57,27 +56,30 @@ export const api = {
     ask<T.Curves>(`runs/${part(run)}/curves${query({ names: names.join(','), buckets: 400, from, to })}`, signal),
   live: (run: string, signal?: AbortSignal) => ask<T.Live>(`runs/${part(run)}/live`, signal),
   trajectories: (run: string, filter: Query, signal?: AbortSignal) =>
-    ask<K.TrajectoryPage>(`runs/${part(run)}/trajectories${query(filter)}`, signal),
+    ask<T.TrajectoryPage>(`runs/${part(run)}/trajectories${query(filter)}`, signal),
   histogram: (run: string, filter: Query, signal?: AbortSignal) =>
-    ask<K.Histogram>(`runs/${part(run)}/histogram${query(filter)}`, signal),
+    ask<T.Bins>(`runs/${part(run)}/trajectories/histogram${query(filter)}`, signal),
   count: (run: string, filter: Query, signal?: AbortSignal) =>
-    ask<{ count: number }>(`runs/${part(run)}/count${query(filter)}`, signal),
+    ask<T.Count>(`runs/${part(run)}/trajectories/count${query(filter)}`, signal),
   trajectory: (run: string, id: string, turns: string, signal?: AbortSignal) =>
-    ask<K.Trajectory>(`runs/${part(run)}/trajectories/${part(id)}${query({ turns })}`, signal),
+    ask<T.TrajectoryAnswer>(`runs/${part(run)}/trajectories/${part(id)}${query({ turns })}`, signal),
   tokens: (run: string, id: string, segment: number, from: number, count: number, signal?: AbortSignal) =>
-    ask<K.Tokens>(`runs/${part(run)}/trajectories/${part(id)}/tokens${query({ segment, from, count })}`, signal),
+    ask<T.TokenColumns>(`runs/${part(run)}/trajectories/${part(id)}/tokens${query({ segment, from, count })}`, signal),
   diff: (run: string, id: string, path: string, signal?: AbortSignal) =>
-    ask<K.Diff>(`runs/${part(run)}/trajectories/${part(id)}/diff${query({ path })}`, signal),
-  output: (run: string, id: string, event: number | string, from: number, count: number, signal?: AbortSignal) =>
-    ask<K.Output>(`runs/${part(run)}/trajectories/${part(id)}/output${query({ event, from, count })}`, signal),
-  annotate: (run: string, id: string, note: { event: number | null; token: number | null; text: string }) =>
-    ask<K.Annotation>(`runs/${part(run)}/trajectories/${part(id)}/annotations`, undefined, post(note)),
-  forget: (run: string, id: string, note: number | string) =>
-    ask<void>(`runs/${part(run)}/trajectories/${part(id)}/annotations/${part(String(note))}`, undefined, { method: 'DELETE' }),
-  group: (run: string, id: string, signal?: AbortSignal) => ask<K.Group>(`runs/${part(run)}/groups/${part(id)}`, signal),
-  step: (run: string, step: number, signal?: AbortSignal) => ask<K.Step>(`runs/${part(run)}/steps/${step}`, signal),
+    ask<T.DiffAnswer>(`runs/${part(run)}/trajectories/${part(id)}/diff${query({ path })}`, signal),
+  output: (run: string, id: string, event: number | null, from: number, count: number, signal?: AbortSignal) =>
+    ask<T.OutputAnswer>(`runs/${part(run)}/trajectories/${part(id)}/output${query({ event, from, count })}`, signal),
+  annotate: (run: string, id: string, note: { text: string; event?: number; segment?: number; token?: number }) =>
+    ask<T.Note>(`runs/${part(run)}/trajectories/${part(id)}/annotations`, undefined, post(note)),
+  forget: (run: string, id: string, note: string) =>
+    ask<T.Removed>(`runs/${part(run)}/trajectories/${part(id)}/annotations/${part(note)}`, undefined, { method: 'DELETE' }),
+  files: (run: string, id: string, after: number, signal?: AbortSignal) =>
+    ask<T.FilePage>(`runs/${part(run)}/trajectories/${part(id)}/files${query({ after, limit: 500 })}`, signal),
+  values: (run: string, signal?: AbortSignal) => ask<T.Values>(`runs/${part(run)}/trajectories/values`, signal),
+  group: (run: string, id: string, signal?: AbortSignal) => ask<T.GroupAnswer>(`runs/${part(run)}/groups/${part(id)}`, signal),
+  step: (run: string, step: number, signal?: AbortSignal) => ask<T.StepAnswer>(`runs/${part(run)}/steps/${step}`, signal),
   versions: (run: string, signal?: AbortSignal) => ask<T.Versions>(`runs/${part(run)}/versions?limit=1000`, signal),
   plan: (run: string, signal?: AbortSignal) => ask<T.PlanAnswer>(`runs/${part(run)}/plan`, signal),
-  bench: (signal?: AbortSignal) => ask<Record<string, T.Json>>('bench', signal),
-  compare: (a: string, b: string, signal?: AbortSignal) => ask<Record<string, T.Json>>(`bench/compare${query({ a, b })}`, signal),
+  bench: (signal?: AbortSignal) => ask<T.BenchList>('bench', signal),
+  compare: (a: string, b: string, signal?: AbortSignal) => ask<T.BenchComparison>(`bench/compare${query({ a, b })}`, signal),
 };

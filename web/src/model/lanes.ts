@@ -1,5 +1,5 @@
 // Puts rollouts that overlap beside each other: each worker's lane has as many rows as it had rollouts at once.
-import type { Lane, LaneRollout } from '../api/kept';
+import type { Lane, LaneRollout } from '../api/types';
 
 export interface Placed {
   rollout: LaneRollout;

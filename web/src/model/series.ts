@@ -56,7 +56,7 @@ const LABELS: Record<string, string> = {
   reward: 'Reward', solve_rate: 'Solve rate', sampled_tokens: 'Sampled tokens a rollout', turns: 'Turns a rollout',
   mean_age: 'Age of tokens, mean (versions)', max_age: 'Age of tokens, most (versions)', entropy: 'Entropy (nats)', loss: 'Loss',
   grad_norm: 'Gradient norm', max_abs_dlogp: 'Trainer\u2013sampler difference, most', masked_share: 'Share of tokens masked',
-  step_wall_s: 'Seconds a step', step_s: 'Seconds a step',
+  step_wall_s: 'Seconds a step', step_s: 'Seconds a step', trained_rollouts: 'Rollouts trained on', trained_tokens: 'Tokens trained on',
 };
 /** A figure's name in words, or as the run has it. */
 export const labelOf = (name: string) => LABELS[name] ?? name;

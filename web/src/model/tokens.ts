@@ -1,5 +1,5 @@
 // How tokens are coloured. Owns the ways of looking at them, what each needs, and its scale.
-import type { Tokens } from '../api/kept';
+import type { TokenColumns } from '../api/types';
 import { figure } from '../format';
 import { heat, ofVersion, twoSided } from './colours';
 
@@ -9,9 +9,9 @@ export interface Look {
   label: string;
   /** What the colour says, from one end to the other. */
   legend: (scale: Scale) => [colour: string, said: string][];
-  has: (tokens: Tokens) => boolean;
+  has: (tokens: TokenColumns) => boolean;
   /** Of one token; null leaves it plain. */
-  colour: (tokens: Tokens, at: number, scale: Scale) => string | null;
+  colour: (tokens: TokenColumns, at: number, scale: Scale) => string | null;
 }
 
 export interface Scale {
@@ -26,8 +26,8 @@ const ENTROPY = 2;
 const DIFFERENCE = 0.2;
 const PURPLE: [number, number, number] = [132, 82, 214];
 
-export const difference = (tokens: Tokens, at: number): number | null => {
-  const [ours, sampler] = [tokens.trainer_logprob?.[at], tokens.logprob?.[at]];
+export const difference = (tokens: TokenColumns, at: number): number | null => {
+  const [ours, sampler] = [tokens.trainer_logprob?.[at], tokens.logprob[at]];
   return ours === null || ours === undefined || sampler === null || sampler === undefined ? null : ours - sampler;
 };
 
@@ -37,9 +37,9 @@ export const WAYS: Record<Way, Look> = {
   logprob: {
     label: 'Log-probability',
     legend: () => [[heat(0), 'certain (0)'], [heat(0.5), `${figure(-LOGPROB / 2)}`], [heat(1), `${figure(-LOGPROB)} and less`]],
-    has: (tokens) => tokens.logprob !== null,
+    has: (tokens) => tokens.sampled.some(Boolean),
     colour: (tokens, at) => {
-      const value = tokens.logprob?.[at];
+      const value = tokens.logprob[at];
       return number(value) ? heat(-value / LOGPROB) : null;
     },
   },
@@ -47,12 +47,12 @@ export const WAYS: Record<Way, Look> = {
     label: 'Version',
     legend: ({ oldest, newest }) =>
       newest - oldest < 8
-        ? Array.from({ length: newest - oldest + 1 }, (_, at) => [ofVersion(oldest + at, oldest, newest, 0.4), `v${oldest + at}`])
-        : [[ofVersion(oldest, oldest, newest, 0.4), `v${oldest}`], [ofVersion(newest, oldest, newest, 0.4), `v${newest}`]],
-    has: (tokens) => tokens.version !== null,
+        ? Array.from({ length: newest - oldest + 1 }, (_, at) => [ofVersion(oldest + at, oldest, newest, 0.5), `v${oldest + at}`])
+        : [[ofVersion(oldest, oldest, newest, 0.5), `v${oldest}`], [ofVersion(newest, oldest, newest, 0.5), `v${newest}`]],
+    has: (tokens) => tokens.sampled.some(Boolean),
     colour: (tokens, at, { oldest, newest }) => {
-      const value = tokens.version?.[at];
-      return number(value) ? ofVersion(value, oldest, newest, 0.4) : null;
+      const value = tokens.version[at];
+      return number(value) ? ofVersion(value, oldest, newest, 0.5) : null;
     },
   },
   advantage: {
@@ -76,7 +76,7 @@ export const WAYS: Record<Way, Look> = {
   difference: {
     label: 'Trainer less sampler',
     legend: () => [[twoSided(-1), `${figure(-DIFFERENCE)} and less`], [twoSided(0), 'equal'], [twoSided(1), `+${DIFFERENCE} and more`]],
-    has: (tokens) => tokens.trainer_logprob !== null && tokens.logprob !== null,
+    has: (tokens) => tokens.trainer_logprob !== null,
     colour: (tokens, at) => {
       const value = difference(tokens, at);
       return value === null ? null : twoSided(value / DIFFERENCE);
@@ -87,18 +87,14 @@ export const WAYS: Record<Way, Look> = {
     legend: () => [[heat(0.6, [40, 160, 90]), 'trained on'], [heat(0.6), 'sampled, left out'], [heat(0), 'not sampled']],
     has: (tokens) => tokens.mask !== null,
     colour: (tokens, at) => {
-      if (tokens.sampled && !tokens.sampled[at]) return null;
-      return trained(tokens.mask?.[at]) ? heat(0.6, [40, 160, 90]) : heat(0.6);
+      if (!tokens.sampled[at]) return null;
+      return tokens.mask?.[at] === 'trained' ? heat(0.6, [40, 160, 90]) : heat(0.6);
     },
   },
 };
 
-/** Whether a mask's value says that the token was trained on. */
-export const trained = (value: boolean | number | string | null | undefined) =>
-  value === true || value === 'trained' || (typeof value === 'number' && value > 0);
-
 /** The scale that loaded pieces ask for. */
-export function scaleOf(pieces: Iterable<Tokens>, oldest: number | null, newest: number | null): Scale {
+export function scaleOf(pieces: Iterable<TokenColumns>, oldest: number | null, newest: number | null): Scale {
   let advantage = 0;
   for (const piece of pieces) for (const value of piece.advantage ?? []) advantage = Math.max(advantage, Math.abs(value ?? 0));
   return { oldest: oldest ?? 0, newest: newest ?? oldest ?? 0, advantage };

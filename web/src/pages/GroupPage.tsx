@@ -1,7 +1,7 @@
 // The members of one group side by side, turn by turn, and where they part ways.
 import { useState } from 'preact/hooks';
 import { api } from '../api/client';
-import type { Group } from '../api/kept';
+import type { GroupAnswer, MemberAnswer } from '../api/types';
 import { figure, plural, seconds, versions, whole } from '../format';
 import { to } from '../router';
 import { Empty, Name, OutcomeBadge, Said, Shown } from '../ui/bits';
@@ -17,24 +17,27 @@ export function GroupPage({ run, id }: { run: string; id: string }) {
   );
 }
 
-type Member = Group['members'][number];
+type Member = MemberAnswer;
 
-function Body({ run, id, data }: { run: string; id: string; data: Group }) {
+function Body({ run, id, data }: { run: string; id: string; data: GroupAnswer }) {
   const [order, setOrder] = useState<'id' | 'reward'>('reward');
-  const members = order === 'id' ? data.members : [...data.members].sort((a, b) => (b.reward ?? -9) - (a.reward ?? -9));
-  const solved = members.filter((each) => each.solved).length;
+  const members = order === 'id' ? data.members : [...data.members].sort((a, b) => (b.row.reward ?? -9) - (a.row.reward ?? -9));
+  const solved = members.filter((each) => each.row.solved).length;
+  const task = data.task?.id ?? data.members[0]?.row.task_id;
   const first = data.parting[0]?.turn ?? null;
   return (
     <>
       <div class="crumb">
-        <a href={to(['run', run, 'trajectories'], { task: data.task.id })}>
-          <Name text={data.task.id} />
-        </a>
+        {task && (
+          <a href={to(['run', run, 'trajectories'], { task })}>
+            <Name text={task} />
+          </a>
+        )}
       </div>
       <div class="title">
         <h1 class="mono">group {id}</h1>
         <span class="meta">
-          {plural(members.length, 'member')}, {solved} solved{first !== null && `; they part ways at turn ${first}`}
+          {plural(members.length, 'member')}, {solved} solved{first !== null && `; they part ways at turn ${first + 1}`}
         </span>
         <span class="grow" />
         <label class="row small">
@@ -45,7 +48,7 @@ function Body({ run, id, data }: { run: string; id: string; data: Group }) {
           </select>
         </label>
       </div>
-      {data.task.instruction && (
+      {data.task && (
         <details class="card">
           <summary>The task</summary>
           <pre>
@@ -58,18 +61,18 @@ function Body({ run, id, data }: { run: string; id: string; data: Group }) {
   );
 }
 
-function Side({ run, members, data }: { run: string; members: Member[]; data: Group }) {
-  const parting = new Map(data.parting.map((each) => [each.turn, each.kinds]));
+function Side({ run, members, data }: { run: string; members: Member[]; data: GroupAnswer }) {
+  const parting = new Set(data.parting.map((each) => each.turn));
   const turns = Math.max(0, ...members.map((each) => each.calls.length));
   return (
     <div class="card members" tabIndex={0} role="group" aria-label="Members side by side">
-      <table aria-label="Members side by side, a row a call">
+      <table aria-label="Members side by side, a row a turn">
         <thead>
           <tr>
             <th class="turnno" scope="col">
-              <span class="sr">Call</span>
+              <span class="sr">Turn</span>
             </th>
-            {members.map((each) => (
+            {members.map(({ row: each }) => (
               <th key={each.id} scope="col">
                 <a class="mono" href={to(['run', run, 'trajectory', each.id])}>
                   {each.id}
@@ -84,12 +87,12 @@ function Side({ run, members, data }: { run: string; members: Member[]; data: Gr
         </thead>
         <tbody>
           {Array.from({ length: turns }, (_, at) => at).map((at) => (
-            <tr key={at} class={parting.has(at + 1) ? 'parts' : undefined}>
+            <tr key={at} class={parting.has(at) ? 'parts' : undefined}>
               <th class="turnno" scope="row">
                 {at + 1}
               </th>
               {members.map((each) => (
-                <td key={each.id}>{each.calls[at] !== undefined && <Said text={each.calls[at]} />}</td>
+                <td key={each.row.id}>{each.calls[at] !== undefined && <Said text={each.calls[at]} />}</td>
               ))}
             </tr>
           ))}
@@ -98,7 +101,15 @@ function Side({ run, members, data }: { run: string; members: Member[]; data: Gr
               diff
             </th>
             {members.map((each) => (
-              <td key={each.id}>{each.diff_summary ? <Said text={each.diff_summary} /> : <span class="muted">nothing changed</span>}</td>
+              <td key={each.row.id}>
+                {each.files ? (
+                  <a href={to(['run', run, 'trajectory', each.row.id], { tab: 'files' })}>
+                    {plural(each.files, 'file')} +{each.added} −{each.removed}
+                  </a>
+                ) : (
+                  <span class="muted">nothing changed</span>
+                )}
+              </td>
             ))}
           </tr>
         </tbody>

@@ -128,7 +128,7 @@ function Counts({ title, of: counts, none }: { title: string; of: Record<string,
       {all.map(([name, value]) => (
         <div key={name}>
           <span class="clip">
-            <Name text={name} />
+            <Name text={name.replaceAll('_', ' ')} />
           </span>
           <span class="bar" style={{ width: `${Math.max(2, (100 * value) / most)}px` }} />
           <span class="num">{whole(value)}</span>
@@ -140,11 +140,14 @@ function Counts({ title, of: counts, none }: { title: string; of: Record<string,
 
 const TONES: Record<string, string> = { running: 'accent', starting: 'warn', rewarding: 'good', scored: 'good', queued: '' };
 
+/** Those that are at work first. */
+const ORDER = ['grouped', 'scored', 'sealed', 'queued', 'starting', 'rewarding', 'running'].reverse();
+
 /** Each rollout that is under way, a square by what it does; in words for all of one kind. */
 function Slots({ slots, run }: { slots: LiveSlot[]; run: string }) {
   const kinds = new Map<string, number>();
   for (const each of slots) kinds.set(each.state, (kinds.get(each.state) ?? 0) + 1);
-  const sorted = [...slots].sort((a, b) => (a.since ?? 0) - (b.since ?? 0));
+  const sorted = [...slots].sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || (a.since ?? 0) - (b.since ?? 0));
   return (
     <>
       <div class="cardhead">

@@ -1,7 +1,6 @@
 // What `etude plan` says of a run, drawn: how fast other settings near the recipe's would be, and how stale their samples.
 import { useState } from 'preact/hooks';
 import { api } from '../api/client';
-import type { PlanOption } from '../api/kept';
 import type { PlanAnswer } from '../api/types';
 import { figure, percent, seconds, tick } from '../format';
 import { Facts, Shown } from '../ui/bits';
@@ -24,6 +23,20 @@ export function PlanPage({ run }: { run: string }) {
 }
 
 const same = (a: PlanOption, b: PlanOption) => a.concurrency === b.concurrency && a.groups_per_step === b.groups_per_step && a.engines === b.engines;
+
+/** One setting, and what it would do. */
+interface PlanOption {
+  concurrency: number;
+  groups_per_step: number;
+  engines: number;
+  samples_per_s: number;
+  step_s: number;
+  trainer_busy: number;
+  engine_busy: number;
+  age_p50: number;
+  age_p99: number;
+  stale_share: number;
+}
 
 interface Plan {
   now: PlanOption;

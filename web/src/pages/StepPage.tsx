@@ -2,7 +2,7 @@
 // were rewarded.
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { api } from '../api/client';
-import type { LaneRollout, Step, StepGroup } from '../api/kept';
+import type { LaneRollout, StepAnswer, StepGroup } from '../api/types';
 import { figure, NONE, percent, plural, whole } from '../format';
 import { useKeys } from '../keys';
 import { ofVersion } from '../model/colours';
@@ -61,7 +61,7 @@ function One({ run, step, last }: { run: string; step: number; last: number | nu
 
 const HEAD = ['reward', 'solve_rate', 'trained_rollouts', 'trained_tokens', 'mean_age', 'entropy', 'loss', 'grad_norm', 'max_abs_dlogp', 'step_wall_s'];
 
-function Body({ run, data }: { run: string; data: Step }) {
+function Body({ run, data }: { run: string; data: StepAnswer }) {
   const figures = useMemo(() => figuresOf(data.line), [data.line]);
   const laid = useMemo(() => lay(data.lanes), [data.lanes]);
   const rollouts = laid.placed.map((each) => each.rollout);
@@ -123,15 +123,21 @@ export function VersionKey({ oldest, newest }: { oldest: number; newest: number 
   );
 }
 
-/** Twenty bins of the rewards. Solved is not told here, so that all are grey. */
-export function countsOf(rollouts: Pick<LaneRollout, 'reward'>[], bins = 20) {
+/** Twenty bins of the rewards. */
+export function countsOf(rollouts: Pick<LaneRollout, 'reward' | 'solved'>[], bins = 20) {
   const values = rollouts.flatMap((each) => (each.reward === null ? [] : [each.reward]));
   if (!values.length) return null;
   const low = Math.min(...values);
   const high = Math.max(...values, low + 1e-6);
   const counts = new Array<number>(bins).fill(0);
-  for (const value of values) counts[Math.min(bins - 1, Math.floor((bins * (value - low)) / (high - low)))]! += 1;
-  return { edges: Array.from({ length: bins + 1 }, (_, at) => low + (at * (high - low)) / bins), counts, solved: new Array<number>(bins).fill(0) };
+  const solved = new Array<number>(bins).fill(0);
+  for (const each of rollouts) {
+    if (each.reward === null) continue;
+    const bin = Math.min(bins - 1, Math.floor((bins * (each.reward - low)) / (high - low)));
+    counts[bin]! += 1;
+    if (each.solved) solved[bin]! += 1;
+  }
+  return { edges: Array.from({ length: bins + 1 }, (_, at) => low + (at * (high - low)) / bins), counts, solved };
 }
 
 function Groups({ run, groups }: { run: string; groups: StepGroup[] }) {
@@ -148,13 +154,28 @@ function Groups({ run, groups }: { run: string; groups: StepGroup[] }) {
       id={(group) => group.id}
       open={(group) => go(to(['run', run, 'group', group.id]))}
       columns={[
-        { name: 'id', label: <button class="btn quiet" onClick={() => setOrder('id')}>Group</button>, cell: (group) => <a class="mono" href={to(['run', run, 'group', group.id])}>{group.id}</a> },
+        { name: 'id', label: <button onClick={() => setOrder('id')}>Group</button>, cell: (group) => <a class="mono" href={to(['run', run, 'group', group.id])}>{group.id}</a> },
         { name: 'task', label: 'Task', kind: 'wide', cell: (group) => <Name text={group.task} mono /> },
         { name: 'rewards', label: 'Rewards', cell: (group) => <Dots rewards={group.rewards} /> },
-        { name: 'spread', label: <button class="btn quiet" onClick={() => setOrder('spread')}>Spread</button>, kind: 'r', cell: (group) => (spread(group) < 0 ? NONE : spread(group) < 1e-9 ? <span class="bad">all equal</span> : figure(spread(group))) },
-        { name: 'dropped', label: 'Left out', cell: (group) => (group.dropped ? <Badge tone="warn">{group.dropped.replaceAll('_', ' ')}</Badge> : '') },
+        { name: 'spread', label: <button onClick={() => setOrder('spread')}>Spread</button>, kind: 'r', cell: (group) => (spread(group) < 0 ? NONE : spread(group) < 1e-9 ? <span class="bad">all equal</span> : figure(spread(group))) },
+        { name: 'dropped', label: 'Left out', cell: (group) => <LeftOut group={group} /> },
       ]}
     />
+  );
+}
+
+/** Members that were not trained on, by why. */
+function LeftOut({ group }: { group: StepGroup }) {
+  const causes = new Map<string, number>();
+  for (const why of Object.values(group.dropped)) causes.set(why ?? 'not yet', (causes.get(why ?? 'not yet') ?? 0) + 1);
+  return (
+    <>
+      {[...causes].map(([why, count]) => (
+        <Badge key={why}>
+          {count} {why.replaceAll('_', ' ')}
+        </Badge>
+      ))}
+    </>
   );
 }
 

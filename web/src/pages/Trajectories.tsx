@@ -2,12 +2,13 @@
 // is in the address.
 import { useCallback, useEffect, useMemo, useState } from 'preact/hooks';
 import { api } from '../api/client';
-import type { TrajectoryRow } from '../api/kept';
+import type { TrajectoriesEvent, TrajectoryRow } from '../api/types';
 import { ago, figure, moment, NONE, seconds, versions, whole } from '../format';
 import { useKeys } from '../keys';
 import { line, NAMES, ofAddress, ofRange, parse, rangeOf, WORDS, type FilterQuery } from '../model/filter';
 import { go, place, refine, to } from '../router';
 import { follow } from '../stream';
+import { oneLine } from '../text';
 import { Badge, Empty, Fault, Name, OutcomeBadge, Wait } from '../ui/bits';
 import { Histogram } from '../ui/Histogram';
 import { useLoad } from '../ui/load';
@@ -27,7 +28,15 @@ export function Trajectories({ run }: { run: string }) {
   const count = useLoad((signal) => api.count(run, filter, signal), [run, filter], true);
   const rewards = useLoad((signal) => api.histogram(run, { field: 'reward', bins: 40, ...filter, reward: null }, signal), [run, filter], true);
   const [fresh, setFresh] = useState(0);
-  useEffect(() => follow(`run/${run}/trajectories`, () => setFresh((value) => value + 1)), [run]);
+  const [shown, setShown] = useState(0);
+  useEffect(
+    () =>
+      follow(`run/${run}/trajectories`, (data) => {
+        const told = data as Partial<TrajectoriesEvent>;
+        if (told.rows) setFresh((value) => value + told.rows!.length);
+      }),
+    [run],
+  );
   const [low, high] = rangeOf(filter.reward);
   return (
     <>
@@ -35,23 +44,31 @@ export function Trajectories({ run }: { run: string }) {
         <h1>Trajectories</h1>
         <span class="meta">{count.data && `${whole(count.data.count)} ${Object.keys(filter).length ? 'found' : 'kept'}`}</span>
         {fresh > 0 && (
-          <button class="btn" onClick={() => (setFresh(0), count.again(), rewards.again())}>
-            {whole(fresh)} newer: show
+          <button class="btn" onClick={() => (setFresh(0), setShown(shown + 1), count.again(), rewards.again())}>
+            {whole(fresh)} new or changed: show
           </button>
         )}
       </div>
       <div class="card stack">
-        <Bar filter={filter} set={set} order={order} />
+        <Bar run={run} filter={filter} set={set} order={order} />
         {rewards.data && rewards.data.counts.length > 0 && (
           <Histogram title="Reward" counts={rewards.data} from={low} to={high} choose={(a, b) => refine({ reward: ofRange([a, b]) })} />
         )}
       </div>
-      <List key={`${key} ${fresh === 0}`} run={run} filter={filter} order={order} total={count.data?.count ?? null} />
+      <List key={`${key} ${shown}`} run={run} filter={filter} order={order} total={count.data?.count ?? null} />
     </>
   );
 }
 
-function Bar({ filter, set, order }: { filter: FilterQuery; set: (next: FilterQuery) => void; order: string }) {
+interface BarProps {
+  run: string;
+  filter: FilterQuery;
+  set: (next: FilterQuery) => void;
+  order: string;
+}
+
+function Bar({ run, filter, set, order }: BarProps) {
+  const values = useLoad((signal) => api.values(run, signal), [run]).data;
   const [written, write] = useState(line(filter));
   useEffect(() => write(line(filter)), [line(filter)]);
   useKeys([{ keys: '/', does: 'Filter', run: () => document.getElementById('filter')?.focus() }], []);
@@ -71,14 +88,9 @@ function Bar({ filter, set, order }: { filter: FilterQuery; set: (next: FilterQu
       }}
     >
       <input id="filter" class="field grow mono filterline" type="search" aria-label="Filter" aria-describedby="filter-help" placeholder="outcome:cheated tool:grep reward:>0.5 step:3..5 words of the text" value={written} onInput={(event) => write(event.currentTarget.value)} onBlur={() => set(parse(written))} spellcheck={false} autocomplete="off" />
-      <select class="field" aria-label="Outcome" value={filter.outcome ?? ''} onChange={(event) => only('outcome', event.currentTarget.value)}>
-        <option value="">Any outcome</option>
-        {['scored', 'truncated', 'cheated', 'quarantined', 'infra_failed'].map((each) => (
-          <option key={each} value={each}>
-            {each.replace('_', ' ')}
-          </option>
-        ))}
-      </select>
+      <Choice label="Outcome" all="Any outcome" value={filter.outcome} of={values?.outcome} choose={(value) => only('outcome', value)} />
+      <Choice label="Tool" all="Any tool" value={filter.tool} of={values?.tool} choose={(value) => only('tool', value)} />
+      <Choice label="Phase" all="Any phase" value={filter.phase} of={values?.phase} choose={(value) => only('phase', value)} />
       <select class="field" aria-label="Trained on" value={filter.trained ?? ''} onChange={(event) => only('trained', event.currentTarget.value)}>
         <option value="">Trained or not</option>
         <option value="true">trained on</option>
@@ -100,6 +112,29 @@ function Bar({ filter, set, order }: { filter: FilterQuery; set: (next: FilterQu
         Words to look for, and {WORDS.join(', ')}, each with a colon and a value.
       </span>
     </form>
+  );
+}
+
+interface ChoiceProps {
+  label: string;
+  all: string;
+  value: string | undefined;
+  /** What there is, and how often. */
+  of: Record<string, number> | undefined;
+  choose: (value: string) => void;
+}
+
+function Choice({ label, all, value = '', of: there = {}, choose }: ChoiceProps) {
+  const names = [...new Set([...Object.keys(there), ...(value ? [value] : [])])];
+  return (
+    <select class="field choice" aria-label={label} value={value} onChange={(event) => choose(event.currentTarget.value)}>
+      <option value="">{all}</option>
+      {names.map((each) => (
+        <option key={each} value={each}>
+          {oneLine(each, 40).replaceAll('_', ' ')} ({there[each] ?? 0})
+        </option>
+      ))}
+    </select>
   );
 }
 
@@ -150,6 +185,7 @@ export function columns(run: string): Column<TrajectoryRow>[] {
     { name: 'id', label: 'Id', cell: (row) => <a class="mono" href={to(['run', run, 'trajectory', row.id])}>{row.id}</a> },
     { name: 'outcome', label: 'Outcome', cell: (row) => <OutcomeBadge row={row} /> },
     { name: 'reward', label: 'Reward', kind: 'r', cell: (row) => figure(row.reward) },
+    { name: 'phase', label: 'Phase', cell: (row) => (row.phase === 'training' ? <span class="muted">training</span> : <Badge tone="accent">{row.phase}</Badge>) },
     { name: 'task', label: 'Task', kind: 'wide', cell: (row) => <Name text={row.task_id} mono /> },
     { name: 'step', label: 'Step', kind: 'r', cell: (row) => (row.step === null ? (row.dropped ? <Badge title="Why it was not trained on">{row.dropped.replaceAll('_', ' ')}</Badge> : NONE) : <a href={to(['run', run, 'step', row.step])}>{row.step}</a>) },
     { name: 'turns', label: 'Turns', kind: 'r', cell: (row) => whole(row.turns) },

@@ -2,7 +2,7 @@
 // and that parts are loaded when they are looked at.
 import { useEffect, useState } from 'preact/hooks';
 import { api } from '../api/client';
-import type { Annotation, Trajectory, Turn } from '../api/kept';
+import type { Note, TrajectoryAnswer, TurnAnswer } from '../api/types';
 import { figure, moment, NONE, plural, seconds, signed, versions, whole } from '../format';
 import { useKeys } from '../keys';
 import type { Way } from '../model/tokens';
@@ -29,7 +29,7 @@ export function TrajectoryPage({ run, id }: { run: string; id: string }) {
   );
 }
 
-function Body({ run, data, again }: { run: string; data: Trajectory; again: () => void }) {
+function Body({ run, data, again }: { run: string; data: TrajectoryAnswer; again: () => void }) {
   const { row } = data;
   const asked = place.value.query.get('tab') ?? 'turns';
   const tab = TABS.includes(asked) ? asked : 'turns';
@@ -49,10 +49,10 @@ function Body({ run, data, again }: { run: string; data: Trajectory; again: () =
         now={tab}
         choose={choose}
         tabs={[
-          { id: 'turns', label: 'Turns', count: row.turns },
+          { id: 'turns', label: 'Turns', count: data.turns_total },
           { id: 'tokens', label: 'Tokens', count: whole(row.total_tokens) },
-          { id: 'files', label: 'Files', count: data.files.length },
-          { id: 'verifier', label: 'Verifier' },
+          { id: 'files', label: 'Files', count: data.files_total },
+          { id: 'verifier', label: 'Verifier', ...(data.verifier.text ? {} : { count: 0 }) },
           { id: 'findings', label: 'Findings', count: data.findings.length },
           { id: 'task', label: 'Task' },
         ]}
@@ -60,7 +60,7 @@ function Body({ run, data, again }: { run: string; data: Trajectory; again: () =
       <Panel id={tab}>
         {tab === 'turns' && <AllTurns run={run} data={data} again={again} />}
         {tab === 'tokens' && <TokensOf run={run} data={data} />}
-        {tab === 'files' && <DiffView run={run} id={row.id} files={data.files} />}
+        {tab === 'files' && <DiffView run={run} id={row.id} first={data.files} total={data.files_total} />}
         {tab === 'verifier' && <Verifier run={run} data={data} />}
         {tab === 'findings' && <Findings data={data} />}
         {tab === 'task' && <TaskOf data={data} />}
@@ -69,9 +69,9 @@ function Body({ run, data, again }: { run: string; data: Trajectory; again: () =
   );
 }
 
-function Head({ run, data }: { run: string; data: Trajectory }) {
+function Head({ run, data }: { run: string; data: TrajectoryAnswer }) {
   const { row, outcome, marks } = data;
-  const parts = Object.entries(outcome.parts ?? {});
+  const parts = Object.entries(outcome.parts).filter(([, value]) => value !== 0);
   return (
     <div class="stack">
       <div class="crumb">
@@ -84,6 +84,7 @@ function Head({ run, data }: { run: string; data: Trajectory }) {
       <div class="title">
         <h1 class="mono">{row.id}</h1>
         <OutcomeBadge row={row} />
+        {row.phase !== 'training' && <Badge tone="accent">{row.phase}</Badge>}
         {row.limit && <Badge tone="warn">limit: {row.limit}</Badge>}
         {row.dropped && <Badge title="Why it was not trained on">left out: {row.dropped.replaceAll('_', ' ')}</Badge>}
       </div>
@@ -102,10 +103,10 @@ function Head({ run, data }: { run: string; data: Trajectory }) {
             ['Begun', moment(row.begun_at)],
           ]}
         />
-        {outcome.evidence !== null && outcome.evidence !== undefined && outcome.evidence !== '' && (
+        {outcome.evidence && (
           <p class="small evidence">
             <span class="muted">Evidence: </span>
-            <Said text={typeof outcome.evidence === 'string' ? outcome.evidence : JSON.stringify(outcome.evidence)} />
+            <Said text={outcome.evidence} />
           </p>
         )}
       </div>
@@ -114,8 +115,8 @@ function Head({ run, data }: { run: string; data: Trajectory }) {
 }
 
 /** The first hundred turns come with the trajectory; the next are asked for when somebody wants them. */
-function AllTurns({ run, data, again }: { run: string; data: Trajectory; again: () => void }) {
-  const [turns, set] = useState<Turn[]>(data.turns);
+function AllTurns({ run, data, again }: { run: string; data: TrajectoryAnswer; again: () => void }) {
+  const [turns, set] = useState<TurnAnswer[]>(data.turns);
   const [fault, setFault] = useState<string | null>(null);
   useEffect(() => set(data.turns), [data]);
   const more = () =>
@@ -123,17 +124,17 @@ function AllTurns({ run, data, again }: { run: string; data: Trajectory; again: 
       (found) => set((old) => [...old, ...found.turns]),
       (why: unknown) => setFault(why instanceof Error ? why.message : String(why)),
     );
-  const left = data.row.turns - turns.length;
+  const left = data.turns_total - turns.length;
   const event = Number(place.value.query.get('event') ?? NaN);
   useEffect(() => {
     const missing = !Number.isNaN(event) && left > 0 && !turns.some((turn) => turn.calls.some((call) => call.event === event));
     if (missing) void more();
   }, [event, turns.length]);
-  const annotate = async (note: { event: number | null; token: number | null; text: string }) => {
+  const annotate = async (note: { event: number; text: string }) => {
     await api.annotate(run, data.row.id, note);
     again();
   };
-  const forget = async (note: Annotation) => {
+  const forget = async (note: Note) => {
     await api.forget(run, data.row.id, note.id);
     again();
   };
@@ -153,7 +154,7 @@ function AllTurns({ run, data, again }: { run: string; data: Trajectory; again: 
   );
 }
 
-function TokensOf({ run, data }: { run: string; data: Trajectory }) {
+function TokensOf({ run, data }: { run: string; data: TrajectoryAnswer }) {
   const query = place.value.query;
   const asked = query.get('by') ?? 'logprob';
   const way = (asked in WAYS ? asked : 'logprob') as Way;
@@ -175,18 +176,17 @@ function TokensOf({ run, data }: { run: string; data: Trajectory }) {
   );
 }
 
-function Verifier({ run, data }: { run: string; data: Trajectory }) {
-  const { verifier } = data;
-  if (!verifier || !verifier.output) return <Empty title="No output of the verifier is kept">{verifier ? 'It printed nothing.' : 'The run keeps it from the moment a trajectory is judged by commands.'}</Empty>;
+function Verifier({ run, data }: { run: string; data: TrajectoryAnswer }) {
+  if (!data.verifier.text) return <Empty title="The verifier printed nothing">{data.task?.verifier && <code>{data.task.verifier}</code>}</Empty>;
   return (
     <div class="card">
       <h2>What the verifier printed</h2>
-      <Output run={run} id={data.row.id} event="verifier" first={{ text: verifier.output, bytes: verifier.bytes, cut: verifier.cut }} />
+      <Output run={run} id={data.row.id} event={null} first={data.verifier} />
     </div>
   );
 }
 
-function Findings({ data }: { data: Trajectory }) {
+function Findings({ data }: { data: TrajectoryAnswer }) {
   if (!data.findings.length) return <Empty title="The auditor found nothing" />;
   return (
     <div class="card">
@@ -208,29 +208,63 @@ function Findings({ data }: { data: Trajectory }) {
   );
 }
 
-function TaskOf({ data }: { data: Trajectory }) {
-  const { id, instruction, ...rest } = data.task;
-  const others = Object.entries(rest).filter(([, value]) => value !== null && value !== undefined && value !== '');
+function TaskOf({ data }: { data: TrajectoryAnswer }) {
+  const { task } = data;
+  const more = data.prompts.slice(task ? 1 : 0);
+  const facts: [string, unknown][] = task
+    ? [['verifier', task.verifier], ['split', task.split], ['files', task.files], ...Object.entries(task.provenance)]
+    : [];
   return (
-    <div class="card stack">
-      <h2>
-        <Name text={id} />
-      </h2>
-      <pre>
-        <Said text={instruction} />
-      </pre>
-      <table class="plain small" aria-label="More of the task">
-        <tbody>
-          {others.map(([name, value]) => (
-            <tr key={name}>
-              <td class="muted">{name.replaceAll('_', ' ')}</td>
-              <td class="wrap mono">
-                <Said text={typeof value === 'string' ? value : JSON.stringify(value)} />
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <>
+      {task && (
+        <div class="card stack">
+          <h2>
+            <Name text={task.id} />
+          </h2>
+          <pre>
+            <Said text={task.instruction} />
+          </pre>
+          <Pairs label="More of the task" of={facts} />
+        </div>
+      )}
+      {more.map((each, at) => (
+        <div key={at} class="card stack">
+          <h2>{task ? 'The user went on' : 'What the user said'}</h2>
+          <pre>
+            <Said text={each} />
+          </pre>
+        </div>
+      ))}
+      <div class="grid">
+        <div class="card">
+          <h2>What it took</h2>
+          <Pairs label="What it took" of={Object.entries(data.usage)} />
+        </div>
+        <div class="card">
+          <h2>Where it was played</h2>
+          <Pairs label="Where it was played" of={Object.entries(data.environment)} />
+        </div>
+      </div>
+    </>
+  );
+}
+
+function Pairs({ label, of: pairs }: { label: string; of: [string, unknown][] }) {
+  const given = pairs.filter(([, value]) => value !== null && value !== undefined && value !== '' && value !== 0);
+  return (
+    <table class="plain small" aria-label={label}>
+      <tbody>
+        {given.map(([name, value]) => (
+          <tr key={name}>
+            <td class="muted">
+              <Said text={name.replaceAll('_', ' ')} />
+            </td>
+            <td class="wrap mono">
+              <Said text={typeof value === 'string' ? value : Array.isArray(value) && value.every((each) => typeof each === 'string') ? value.join('\n') : JSON.stringify(value)} />
+            </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
   );
 }

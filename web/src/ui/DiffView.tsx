@@ -1,24 +1,37 @@
 // What a trajectory changed: its files, and the lines of one when it is opened. Owns that ten thousand files are a list of
 // which some forty are in the page, and that a file's lines are asked for when somebody looks.
-import { useRef, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import { api } from '../api/client';
-import type { ChangedFile, Diff } from '../api/kept';
+import type { FileAnswer, DiffAnswer } from '../api/types';
 import { plural } from '../format';
 import { Empty, Name, Said, Shown } from './bits';
 import { useLoad } from './load';
 import { useVirtual } from './virtual';
 
-export function DiffView({ run, id, files }: { run: string; id: string; files: ChangedFile[] }) {
+export function DiffView({ run, id, first, total }: { run: string; id: string; first: FileAnswer[]; total: number }) {
+  const [files, setFiles] = useState(first);
+  const asking = useRef(false);
   const [open, setOpen] = useState<string | null>(files[0]?.path ?? null);
   const scroller = useRef<HTMLDivElement>(null);
   const view = useVirtual(scroller, files.length, 30);
+  useEffect(() => {
+    if (view.to < files.length - 40 || files.length >= total || asking.current) return;
+    asking.current = true;
+    api.files(run, id, files.length).then(
+      (found) => {
+        asking.current = false;
+        setFiles((old) => [...old, ...found.rows]);
+      },
+      () => (asking.current = false),
+    );
+  }, [view.to, files.length, total]);
   if (!files.length) return <Empty title="No file was changed">The diff of this trajectory is empty, or the run has kept none.</Empty>;
   return (
     <div class="files">
       <div ref={scroller} class="filelist">
-        <ul aria-label={plural(files.length, 'changed file')} style={{ paddingTop: `${view.before}px`, paddingBottom: `${view.after}px` }}>
+        <ul aria-label={plural(total, 'changed file')} style={{ paddingTop: `${view.before}px`, paddingBottom: `${view.after}px` }}>
           {files.slice(view.from, view.to).map((file, at) => (
-            <li key={file.path} ref={view.measure(view.from + at)} aria-setsize={files.length} aria-posinset={view.from + at + 1}>
+            <li key={file.path} ref={view.measure(view.from + at)} aria-setsize={total} aria-posinset={view.from + at + 1}>
               <button aria-current={file.path === open} onClick={() => setOpen(file.path)}>
                 <span class="clip">
                   <Name text={file.path} mono />
@@ -26,6 +39,8 @@ export function DiffView({ run, id, files }: { run: string; id: string; files: C
                 <span class="num small">
                   {file.binary ? (
                     <span class="muted">binary</span>
+                  ) : file.added === null ? (
+                    <span class="muted">not counted</span>
                   ) : (
                     <>
                       <span class="good">+{file.added}</span> <span class="bad">−{file.removed}</span>
@@ -64,25 +79,25 @@ interface Shown {
 }
 
 /** The lines of all hunks in one list, each with its numbers in the old and the new file. */
-export function flat(diff: Diff): Shown[] {
+export function flat(diff: DiffAnswer): Shown[] {
   const lines: Shown[] = [];
   for (const hunk of diff.hunks) {
     let [old, now] = [hunk.old, hunk.new];
     lines.push({ kind: '@', old: null, now: null, text: `line ${hunk.new}` });
     for (const [kind, text] of hunk.lines) {
-      lines.push({ kind, old: kind === '+' ? null : old, now: kind === '-' ? null : now, text });
-      if (kind !== '+') old += 1;
-      if (kind !== '-') now += 1;
+      lines.push({ kind, old: kind === 'added' ? null : old, now: kind === 'removed' ? null : now, text });
+      if (kind !== 'added') old += 1;
+      if (kind !== 'removed') now += 1;
     }
   }
   return lines;
 }
 
-function Lines({ diff }: { diff: Diff }) {
+function Lines({ diff }: { diff: DiffAnswer }) {
   const lines = flat(diff);
   const scroller = useRef<HTMLDivElement>(null);
   const view = useVirtual(scroller, lines.length, 19, 20);
-  if (!lines.length) return <Empty title="No lines to show">The file is binary, or only its mode has changed.</Empty>;
+  if (!lines.length) return <Empty title={diff.binary ? 'A binary file' : 'No lines to show'}></Empty>;
   return (
     <div ref={scroller} class="difflines" tabIndex={0} role="group" aria-label="Changed lines">
       <div style={{ height: `${view.before}px` }} />
@@ -90,7 +105,7 @@ function Lines({ diff }: { diff: Diff }) {
         <div key={view.from + at} ref={view.measure(view.from + at)} class={`dl ${CLASS[line.kind] ?? ''}`}>
           <span class="ln">{line.old ?? ''}</span>
           <span class="ln">{line.now ?? ''}</span>
-          <span class="sign">{line.kind === '@' ? '' : line.kind}</span>
+          <span class="sign">{SIGNS[line.kind]}</span>
           <pre>
             <Said text={line.text} />
           </pre>
@@ -102,4 +117,5 @@ function Lines({ diff }: { diff: Diff }) {
   );
 }
 
-const CLASS: Record<string, string> = { '+': 'plus', '-': 'minus', '@': 'at' };
+const CLASS: Record<string, string> = { added: 'plus', removed: 'minus', '@': 'at' };
+const SIGNS: Record<string, string> = { added: '+', removed: '\u2212' };

@@ -1,7 +1,7 @@
 // How often a figure is how large, and a range chosen by dragging over it. Those without a mouse write the range into the
 // filter (`reward:0.2..0.8`), which this shows as well.
 import { useRef, useState } from 'preact/hooks';
-import type { Histogram as Counts } from '../api/kept';
+import type { Bins as Counts } from '../api/types';
 import { figure, plural } from '../format';
 
 interface Props {

@@ -1,7 +1,7 @@
 // Rollouts over time, a lane a worker, coloured by the version that sampled each part. Owns the drawing on a canvas of the
 // size of the window, however many rows there are, and moving in it by mouse and keyboard.
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
-import type { Lane } from '../api/kept';
+import type { Lane } from '../api/types';
 import { figure, moment, seconds } from '../format';
 import { ofVersion } from '../model/colours';
 import { lay, type Laid, type Placed } from '../model/lanes';

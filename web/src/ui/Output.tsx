@@ -1,8 +1,8 @@
 // What a command printed, however long. The page holds one window of it at a time; the next is asked for.
 import { useState } from 'preact/hooks';
 import { api } from '../api/client';
-import type { Cut } from '../api/kept';
-import { bytes } from '../format';
+import type { CallResult, OutputAnswer } from '../api/types';
+import { bytes, plural, whole } from '../format';
 import { Said } from './bits';
 
 const WINDOW = 32_768;
@@ -10,21 +10,23 @@ const WINDOW = 32_768;
 interface Props {
   run: string;
   id: string;
-  event: number | string;
-  first: Cut;
+  /** Null: of the verifier. */
+  event: number | null;
+  first: CallResult;
 }
 
 export function Output({ run, id, event, first }: Props) {
-  const [shown, set] = useState<{ from: number; text: string } | null>(null);
+  const [shown, set] = useState<OutputAnswer | null>(null);
   const [fault, setFault] = useState<string | null>(null);
   const show = (from: number) => {
     setFault(null);
     api.output(run, id, event, from, WINDOW).then(
-      (found) => set({ from, text: found.text }),
+      set,
       (why: unknown) => setFault(why instanceof Error ? why.message : String(why)),
     );
   };
-  const end = shown ? Math.min(first.bytes, shown.from + WINDOW) : 0;
+  const end = shown ? shown.begins + shown.text.length : 0;
+  const total = shown?.total ?? 0;
   return (
     <>
       <div class={`result${shown ? ' all' : ''}`} tabIndex={0} role="group" aria-label="Output">
@@ -37,7 +39,7 @@ export function Output({ run, id, event, first }: Props) {
         <div class="row small outputfoot">
           {!shown && (
             <>
-              <span class="muted grow">Cut here, of {bytes(first.bytes)}.</span>
+              <span class="muted grow">CallResult here, of {bytes(first.bytes)}.</span>
               <button class="btn" onClick={() => show(0)}>
                 Read all
               </button>
@@ -46,15 +48,15 @@ export function Output({ run, id, event, first }: Props) {
           {shown && (
             <>
               <span class="muted grow num">
-                {bytes(shown.from)} to {bytes(end)} of {bytes(first.bytes)}
+                {whole(shown.begins)} to {whole(end)} of {plural(total, 'character')}
               </span>
-              <button class="btn" disabled={shown.from === 0} onClick={() => show(Math.max(0, shown.from - WINDOW))}>
+              <button class="btn" disabled={shown.begins === 0} onClick={() => show(Math.max(0, shown.begins - WINDOW))}>
                 Before
               </button>
-              <button class="btn" disabled={end >= first.bytes} onClick={() => show(shown.from + WINDOW)}>
+              <button class="btn" disabled={end >= total} onClick={() => show(end)}>
                 Next
               </button>
-              <button class="btn" disabled={end >= first.bytes} onClick={() => show(Math.max(0, Math.floor((first.bytes - 1) / WINDOW) * WINDOW))}>
+              <button class="btn" disabled={end >= total} onClick={() => show(Math.max(0, Math.floor((total - 1) / WINDOW) * WINDOW))}>
                 End
               </button>
               <button class="btn" onClick={() => set(null)}>

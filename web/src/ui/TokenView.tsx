@@ -3,9 +3,9 @@
 // some ten are in the page.
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { api } from '../api/client';
-import type { Tokens, TrajectoryRow } from '../api/kept';
+import type { TokenColumns, TrajectoryRow } from '../api/types';
 import { figure, whole } from '../format';
-import { difference, scaleOf, trained, WAYS, type Scale, type Way } from '../model/tokens';
+import { difference, scaleOf, WAYS, type Scale, type Way } from '../model/tokens';
 import { oneLine } from '../text';
 import { Empty, Fault, Said } from './bits';
 import { useVirtual } from './virtual';
@@ -30,7 +30,16 @@ export function TokenView({ run, row, segment, count, way, choose, start }: Prop
   const [cursor, setCursor] = useState<number | null>(start || null);
   const view = useVirtual(scroller, Math.ceil(count / BLOCK), 92, 2);
   useEffect(() => load(view.from * BLOCK, view.to * BLOCK), [view.from, view.to, segment]);
+  const sought = useRef<number | null>(start || null);
   useEffect(() => view.show(Math.floor(start / BLOCK)), [segment, start]);
+  useEffect(() => {
+    // a block may be higher than the window: the token itself comes into view, once, when it is there
+    if (sought.current === null) return;
+    const found = scroller.current?.querySelector(`[data-at="${sought.current}"]`);
+    if (!found) return;
+    found.scrollIntoView({ block: 'nearest' });
+    sought.current = null;
+  });
 
   const scale = useMemo(() => scaleOf(pieces.values(), row.oldest_version, row.newest_version), [pieces, row]);
   const any = pieces.values().next().value;
@@ -38,6 +47,7 @@ export function TokenView({ run, row, segment, count, way, choose, start }: Prop
   const move = (by: number) => {
     const next = Math.max(0, Math.min(count - 1, (cursor ?? view.from * BLOCK) + by));
     setCursor(next);
+    sought.current = next;
     view.show(Math.floor(next / BLOCK));
   };
   const steps: Record<string, number> = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 20, ArrowUp: -20, PageDown: BLOCK, PageUp: -BLOCK, End: count, Home: -count };
@@ -101,7 +111,7 @@ export function TokenView({ run, row, segment, count, way, choose, start }: Prop
 }
 
 function usePieces(run: string, id: string, segment: number, count: number) {
-  const [pieces, set] = useState<Map<number, Tokens>>(new Map());
+  const [pieces, set] = useState<Map<number, TokenColumns>>(new Map());
   const [error, setError] = useState<string | null>(null);
   const asked = useRef(new Set<number>());
   const key = `${run} ${id} ${segment}`;
@@ -130,7 +140,7 @@ function usePieces(run: string, id: string, segment: number, count: number) {
 interface BlockProps {
   block: number;
   count: number;
-  pieces: Map<number, Tokens>;
+  pieces: Map<number, TokenColumns>;
   way: Way;
   scale: Scale;
   cursor: number | null;
@@ -148,10 +158,10 @@ function Block({ block, count, pieces, way, scale, cursor, measure }: BlockProps
         {tokens
           ? Array.from({ length: size }, (_, index) => {
               const at = (first % PIECE) + index;
-              const text = tokens.text[at];
-              if (text === undefined) return null;
+              if (tokens.id[at] === undefined) return null;
+              const text = textOf(tokens, at);
               const paint = WAYS[way].colour(tokens, at, scale);
-              const sampled = tokens.sampled?.[at] ?? true;
+              const sampled = tokens.sampled[at] ?? true;
               return (
                 <span
                   key={index}
@@ -169,24 +179,28 @@ function Block({ block, count, pieces, way, scale, cursor, measure }: BlockProps
   );
 }
 
+/** Its text, or its id where the run's tokenizer is not to be had. */
+const textOf = (tokens: TokenColumns, at: number) => tokens.text?.[at] ?? `\u27e8${tokens.id[at]}\u27e9`;
+
 /** What is known of the token under the cursor. */
-function About({ at, pieces }: { at: number | null; pieces: Map<number, Tokens> }) {
+function About({ at, pieces }: { at: number | null; pieces: Map<number, TokenColumns> }) {
   const tokens = at === null ? undefined : pieces.get(Math.floor(at / PIECE));
   if (at === null || !tokens) return <p class="about muted small">Choose a token, by a click or with the arrows, to read its figures.</p>;
   const index = at % PIECE;
-  const probability = tokens.logprob?.[index];
+  const probability = tokens.logprob[index];
   const mask = tokens.mask?.[index];
   const facts: [string, string][] = [
     ['token', whole(at)],
-    ['text', JSON.stringify(oneLine(tokens.text[index] ?? ''))],
-    ['sampled', tokens.sampled?.[index] === false ? 'no' : 'yes'],
+    ['id', String(tokens.id[index] ?? '')],
+    ['text', JSON.stringify(oneLine(textOf(tokens, index)))],
+    ['sampled', tokens.sampled[index] === false ? 'no' : 'yes'],
     ['log-probability', figure(probability)],
     ['probability', probability === null || probability === undefined ? figure(null) : figure(Math.exp(probability))],
-    ['version', figure(tokens.version?.[index])],
+    ['version', figure(tokens.version[index])],
     ['advantage', figure(tokens.advantage?.[index])],
     ['entropy', figure(tokens.entropy?.[index])],
     ['trainer less sampler', figure(difference(tokens, index))],
-    ['trained on', mask === null || mask === undefined ? figure(null) : trained(mask) ? 'yes' : typeof mask === 'string' ? mask : 'no'],
+    ['trained on', mask === null || mask === undefined ? figure(null) : mask === 'trained' ? 'yes' : mask.replace('_', ' ')],
   ];
   return (
     <dl class="about facts small" aria-live="polite">

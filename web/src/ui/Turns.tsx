@@ -1,23 +1,24 @@
 // The turns of a session: what the model said, and its calls, those of one turn side by side with what each returned. Notes and
 // the auditor's findings stand at the call that they are about.
 import { useEffect, useState } from 'preact/hooks';
-import type { Annotation, Call, Finding, Turn } from '../api/kept';
+import type { Note, CallAnswer, FindingAnswer, TurnAnswer } from '../api/types';
 import { moment, plural, seconds } from '../format';
 import { useKeys } from '../keys';
 import { refine } from '../router';
+import { work } from '../session';
 import { Badge, Said } from './bits';
 import { Output } from './Output';
 
 interface Props {
   run: string;
   id: string;
-  turns: Turn[];
-  findings: Finding[];
-  notes: Annotation[];
+  turns: TurnAnswer[];
+  findings: FindingAnswer[];
+  notes: Note[];
   /** The event that the address names. */
   event: number | null;
-  annotate: (note: { event: number | null; token: number | null; text: string }) => Promise<void>;
-  forget: (note: Annotation) => Promise<void>;
+  annotate: (note: { event: number; text: string }) => Promise<void>;
+  forget: (note: Note) => Promise<void>;
 }
 
 export function Turns(props: Props) {
@@ -41,12 +42,13 @@ export function Turns(props: Props) {
   );
 }
 
-function OneTurn({ turn, index, here, ...props }: Props & { turn: Turn; index: number; here: boolean }) {
+function OneTurn({ turn, index, here, ...props }: Props & { turn: TurnAnswer; index: number; here: boolean }) {
   const failed = turn.calls.filter((call) => call.failed).length;
   return (
-    <section id={`turn-${index}`} class={`turn${here ? ' here' : ''}`} tabIndex={-1} aria-label={`Turn ${turn.n}, ${plural(turn.calls.length, 'call')}`}>
+    <section id={`turn-${index}`} class={`turn${here ? ' here' : ''}`} tabIndex={-1} aria-label={`Turn ${turn.n + 1}, ${plural(turn.calls.length, 'call')}`}>
       <div class="n">
-        <div title={moment(turn.at)}>{turn.n}</div>
+        <div title={moment(turn.at)}>{turn.kind === 'summary' ? 'summary' : turn.n + 1}</div>
+        {turn.version !== null && <div>v{turn.version}</div>}
         {turn.tokens && (
           <button class="btn quiet tokenlink" title="Its tokens" onClick={() => refine({ tab: 'tokens', segment: turn.tokens![0] || null, token: turn.tokens![1] })}>
             tokens
@@ -84,10 +86,10 @@ function OneTurn({ turn, index, here, ...props }: Props & { turn: Turn; index: n
   );
 }
 
-function OneCall({ run, id, call, findings, notes, event, annotate, forget }: Props & { call: Call }) {
+function OneCall({ run, id, call, findings, notes, event, annotate, forget }: Props & { call: CallAnswer }) {
   const [writing, setWriting] = useState(false);
   const about = findings.filter((each) => each.event === call.event);
-  const mine = notes.filter((each) => each.event === call.event);
+  const mine = notes.filter((each) => each.place.event === call.event);
   const took = call.started_at !== null && call.ended_at !== null ? call.ended_at - call.started_at : null;
   return (
     <article id={`event-${call.event}`} class={`call${call.failed ? ' failed' : ''}${about.length ? ' found' : ''}${event === call.event ? ' at' : ''}`} aria-label={`Call of ${call.name}`}>
@@ -98,11 +100,13 @@ function OneCall({ run, id, call, findings, notes, event, annotate, forget }: Pr
         {call.failed && <Badge tone="bad">failed</Badge>}
         <span class="grow" />
         {took !== null && <span class="muted small">{seconds(took)}</span>}
-        <button class="btn quiet notelink" onClick={() => setWriting(!writing)} aria-expanded={writing} aria-label={`Note on this call of ${call.name}`}>
-          note
-        </button>
+        {work.value && (
+          <button class="btn quiet notelink" onClick={() => setWriting(!writing)} aria-expanded={writing} aria-label={`Note on this call of ${call.name}`}>
+            note
+          </button>
+        )}
       </div>
-      <Arguments of={call.arguments} />
+      <Arguments of={call.raw ?? call.arguments} />
       {call.result ? <Output run={run} id={id} event={call.event} first={call.result} /> : <p class="muted small outputfoot">It never returned.</p>}
       {(about.length > 0 || mine.length > 0 || writing) && (
         <div class="stack callfoot">
@@ -122,12 +126,14 @@ function OneCall({ run, id, call, findings, notes, event, annotate, forget }: Pr
               <span class="muted">
                 <Said text={each.author} />
               </span>
-              <button class="btn quiet" onClick={() => void forget(each)} aria-label="Take the note away">
-                ×
-              </button>
+              {work.value && (
+                <button class="btn quiet" onClick={() => void forget(each)} aria-label="Take the note away">
+                  ×
+                </button>
+              )}
             </div>
           ))}
-          {writing && <NoteForm save={(text) => annotate({ event: call.event, token: null, text }).then(() => setWriting(false))} />}
+          {writing && <NoteForm save={(text) => annotate({ event: call.event, text }).then(() => setWriting(false))} />}
         </div>
       )}
     </article>
@@ -154,7 +160,7 @@ function NoteForm({ save }: { save: (text: string) => Promise<void> }) {
 
 const LONG = 600;
 
-function Arguments({ of: given }: { of: Call['arguments'] }) {
+function Arguments({ of: given }: { of: string | CallAnswer['arguments'] }) {
   const entries: [string, string][] = typeof given === 'string' ? (given ? [['', given]] : []) : Object.entries(given).map(([name, value]) => [name, typeof value === 'string' ? value : JSON.stringify(value)]);
   if (!entries.length) return null;
   return (

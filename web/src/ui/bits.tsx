@@ -3,8 +3,7 @@ import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import { NONE } from '../format';
 import { oneLine, pieces, shownAs } from '../text';
-import type { Outcome, TrajectoryRow } from '../api/kept';
-import type { RunRow } from '../api/types';
+import type { RunRow, TrajectoryRow } from '../api/types';
 import type { Loaded } from './load';
 
 /** What a model, a file or a user wrote: text nodes, with hidden characters shown. */
@@ -89,7 +88,7 @@ export function Badge({ tone = '', children, title }: { tone?: Tone; children: C
   );
 }
 
-const OUTCOMES: Record<Outcome, [string, Tone]> = {
+const OUTCOMES: Record<TrajectoryRow['outcome'], [string, Tone]> = {
   scored: ['scored', ''], truncated: ['truncated', 'warn'], infra_failed: ['machinery failed', ''], cheated: ['cheated', 'bad'],
   quarantined: ['quarantined', 'bad'],
 };
