@@ -61,7 +61,7 @@ def answer_of(found: Archived, notes: Sequence[Note], first: int, count: int) ->
         files=[file_of(each, at < _COUNTED_FILES) for at, each in enumerate(files[:_FIRST_FILES])],
         files_total=len(files),
         verifier=_beginning(found.verifier),
-        marks=None if marks is None else MarksAnswer(marks.step, marks.trained_tokens),
+        marks=None if marks is None or row.step is None else MarksAnswer(row.step, marks.trained_tokens),
         usage=about.get("usage", {}),
         environment=about.get("environment", {}),
         annotations=list(notes),
