@@ -55,7 +55,7 @@ export function Shell() {
         <Nav page={page} run={run} />
         <div class="tools">
           <State />
-          <button class="btn quiet" onClick={() => (palette.value = true)} aria-label="Commands" title="Commands (Ctrl-K)">
+          <button class="btn quiet" onClick={() => (palette.value = true)} aria-label="Ctrl K: commands" title="Commands">
             <span class="kbd">Ctrl K</span>
           </button>
           <Appearance />

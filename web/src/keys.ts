@@ -29,9 +29,14 @@ export const typing = (target: EventTarget | null) =>
 
 export function pressed(event: KeyboardEvent): void {
   if (event.defaultPrevented || event.altKey) return;
+  const open = document.querySelector('dialog[open]') !== null;
   if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === 'k') return run('mod+k', event);
+  if (open) return;
+  if (event.key === 'Escape' && typing(event.target)) {
+    event.preventDefault(); // a browser would empty a field of type search
+    return (event.target as HTMLElement).blur();
+  }
   if (event.ctrlKey || event.metaKey || typing(event.target)) return;
-  if (document.querySelector('dialog[open]')) return;
   const both = first ? `${first} ${event.key}` : '';
   clearTimeout(timer);
   first = '';
@@ -42,8 +47,14 @@ export function pressed(event: KeyboardEvent): void {
     return;
   }
   // Enter and the arrows belong to what has the focus, where that is something to press
-  if (event.key === 'Enter' && event.target instanceof Element && event.target.closest('a, button, summary')) return;
+  if (event.key === 'Enter' && pressable(event.target)) return;
   run(event.key, event);
+}
+
+/** Whether a key means what has the focus. The link of a table's row does not: which row is chosen, the table knows. */
+function pressable(target: EventTarget | null): boolean {
+  if (!(target instanceof Element) || !target.closest('a, button, summary')) return false;
+  return target !== target.closest('tr.pick')?.querySelector('a');
 }
 
 /** The newest holder of a key has it. */

@@ -9,5 +9,5 @@ import { startTheme } from './theme';
 startTheme();
 window.addEventListener('keydown', pressed);
 await enter();
-listen();
+listen(enter);
 render(<Shell />, document.getElementById('app')!);

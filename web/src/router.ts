@@ -58,9 +58,14 @@ export function refine(query: Record<string, string | number | null | undefined>
   hash.value = location.hash;
 }
 
-export function listen(): void {
-  window.addEventListener('hashchange', () => {
+/** `entering` is told when the address has become one that lets in, in a tab that is open already. */
+export function listen(entering: () => Promise<void>): void {
+  const read = () => {
     hash.value = location.hash;
+  };
+  window.addEventListener('hashchange', () => {
+    if (location.hash.startsWith('#code=')) void entering().then(read);
+    else read();
   });
-  hash.value = location.hash;
+  read();
 }

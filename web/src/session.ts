@@ -1,6 +1,7 @@
 // The token that this tab asks with. Owns how it is got: a code in the address's fragment is good for one exchange, and
 // the token lives in sessionStorage, never in a cookie. Talks to: /api/enter.
 import { signal } from '@preact/signals';
+import { message } from './api/refused';
 
 const KEY = 'etude-token';
 
@@ -32,7 +33,7 @@ export async function enter(): Promise<void> {
       sessionStorage.setItem(KEY, said.token);
       sessionStorage.setItem(KEY + '-work', said.work ? '1' : '');
     } else if (!token()) {
-      return left('That code has been used, or it is not this server\u2019s.');
+      return left(await message(answer));
     }
   }
   if (!token()) return left('This tab has not been let in yet.');

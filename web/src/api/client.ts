@@ -1,5 +1,6 @@
 // Asks the server. Owns the address of every route, the token's header, and what an error says. Keeps no state.
 import { left, token } from '../session';
+import { message } from './refused';
 import type * as T from './types';
 
 export class Refused extends Error {
@@ -35,16 +36,6 @@ export async function ask<R>(path: string, signal?: AbortSignal, init: RequestIn
   if (answer.ok) return answer.status === 204 ? (undefined as R) : ((await answer.json()) as R);
   if (answer.status === 401) left('The server does not know this tab any more.');
   throw new Refused(answer.status, await message(answer));
-}
-
-async function message(answer: Response): Promise<string> {
-  try {
-    const said = (await answer.json()) as { error?: { message?: string } };
-    if (said.error?.message) return said.error.message;
-  } catch {
-    // no JSON: a proxy's page, say
-  }
-  return `The server answered ${answer.status}.`;
 }
 
 const post = (body: unknown): RequestInit => ({ method: 'POST', body: JSON.stringify(body) });

@@ -41,6 +41,7 @@ export function LivePage({ run }: { run: string }) {
 }
 
 function Head({ run }: { run: RunDetail }) {
+  const kept = useLoad((signal) => api.count(run.id, {}, signal), [run.id, run.steps, run.state], true).data?.count ?? run.trajectories;
   return (
     <div class="stack">
       <div class="title">
@@ -61,7 +62,7 @@ function Head({ run }: { run: RunDetail }) {
             ['Reward', figure(run.figures.reward)],
             ['Solve rate', percent(run.figures.solve_rate)],
             ['Version', run.version === null ? NONE : <a href={to(['run', run.id, 'versions'])}>v{run.version}</a>],
-            ['Trajectories', run.trajectories === null ? NONE : <a href={to(['run', run.id, 'trajectories'])}>{whole(run.trajectories)}</a>],
+            ['Trajectories', kept === null ? NONE : <a href={to(['run', run.id, 'trajectories'])}>{whole(kept)}</a>],
             ['On disk', bytes(run.bytes)],
           ]}
         />

@@ -64,7 +64,7 @@ function columns(chosen: string[], choose: (id: string) => void): Column<RunRow>
     { name: 'steps', label: 'Steps', kind: 'r', cell: (run) => whole(run.steps) },
     { name: 'reward', label: 'Reward', kind: 'r', cell: (run) => figure(run.figures.reward) },
     { name: 'solve', label: 'Solved', kind: 'r', title: 'Share of the latest rollouts', cell: (run) => percent(run.figures.solve_rate) },
-    { name: 'trajectories', label: 'Trajectories', kind: 'r', cell: (run) => (run.trajectories === null ? NONE : <a href={to(['run', run.id, 'trajectories'])}>{whole(run.trajectories)}</a>) },
+    { name: 'trajectories', label: 'Trajectories', kind: 'r', cell: (run) => (run.trajectories === null ? <a href={to(['run', run.id, 'trajectories'])}>open</a> : <a href={to(['run', run.id, 'trajectories'])}>{whole(run.trajectories)}</a>) },
     { name: 'bytes', label: 'Size', kind: 'r', cell: (run) => bytes(run.bytes) },
     { name: 'updated', label: 'Changed', cell: (run) => <span class="muted" title={moment(run.updated_at)}>{ago(run.updated_at)}</span> },
     { name: 'recipe', label: 'Recipe', kind: 'wide', cell: (run) => (run.recipe ? <Name text={run.recipe} mono /> : NONE) },

@@ -8,7 +8,7 @@ import { useKeys } from '../keys';
 import type { Way } from '../model/tokens';
 import { WAYS } from '../model/tokens';
 import { go, place, refine, to } from '../router';
-import { Badge, Empty, Facts, Name, OutcomeBadge, Panel, Said, Shown, Tabs } from '../ui/bits';
+import { Badge, Empty, Facts, Long, Name, OutcomeBadge, Panel, Said, Shown, Tabs } from '../ui/bits';
 import { DiffView } from '../ui/DiffView';
 import { useLoad } from '../ui/load';
 import { Output } from '../ui/Output';
@@ -106,7 +106,7 @@ function Head({ run, data }: { run: string; data: TrajectoryAnswer }) {
         {outcome.evidence && (
           <p class="small evidence">
             <span class="muted">Evidence: </span>
-            <Said text={outcome.evidence} />
+            <Long text={outcome.evidence} />
           </p>
         )}
       </div>
@@ -195,7 +195,7 @@ function Findings({ data }: { data: TrajectoryAnswer }) {
         <div key={at} class="findingline">
           <span class="dot warn" />
           <span class="grow">
-            <Said text={each.text} />
+            <Long text={each.text} />
           </span>
           {each.event !== null && (
             <button class="btn" onClick={() => refine({ tab: null, event: each.event })}>

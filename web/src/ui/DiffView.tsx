@@ -97,7 +97,7 @@ function Lines({ diff }: { diff: DiffAnswer }) {
   const lines = flat(diff);
   const scroller = useRef<HTMLDivElement>(null);
   const view = useVirtual(scroller, lines.length, 19, 20);
-  if (!lines.length) return <Empty title={diff.binary ? 'A binary file' : 'No lines to show'}></Empty>;
+  if (!lines.length) return <Empty title={diff.binary ? 'A binary file' : diff.cut ? 'Its lines were not kept' : 'No lines to show'}>{diff.cut && 'The session changed more than an archive keeps of one.'}</Empty>;
   return (
     <div ref={scroller} class="difflines" tabIndex={0} role="group" aria-label="Changed lines">
       <div style={{ height: `${view.before}px` }} />

@@ -29,13 +29,17 @@ interface Props<R> {
 export function Rows<R>({ label, rows, columns, id, open, total, more, keys = [] }: Props<R>) {
   const scroller = useRef<HTMLDivElement>(null);
   const [at, setAt] = useState<number | null>(null);
+  const now = useRef({ rows, at }); // two keys may come before one is shown
+  now.current = { rows, at };
   const view = useVirtual(scroller, rows.length, 31, 10);
   useEffect(() => {
     if (more && view.to >= rows.length - 20) more();
   }, [view.to, rows.length, more]);
   const move = (by: number) => {
-    if (!rows.length) return;
-    const next = at === null ? 0 : Math.max(0, Math.min(rows.length - 1, at + by));
+    const before = now.current;
+    if (!before.rows.length) return;
+    const next = before.at === null ? 0 : Math.max(0, Math.min(before.rows.length - 1, before.at + by));
+    before.at = next;
     setAt(next);
     view.show(next);
   };
@@ -43,15 +47,18 @@ export function Rows<R>({ label, rows, columns, id, open, total, more, keys = []
     // what is chosen has the focus, so that a screen reader tells of it and Enter follows its link
     if (at !== null) scroller.current?.querySelector<HTMLElement>('tr[data-chosen] a')?.focus({ preventScroll: true });
   }, [at]);
-  const chosen = at === null ? undefined : rows[at];
+  const withChosen = (does: (row: R) => void) => () => {
+    const chosen = now.current.at === null ? undefined : now.current.rows[now.current.at];
+    if (chosen !== undefined) does(chosen);
+  };
   useKeys(
     [
       { keys: 'j', does: 'Next row', run: () => move(1) },
       { keys: 'k', does: 'Row before', run: () => move(-1) },
-      ...(open ? [{ keys: 'Enter', does: 'Open the row', run: () => chosen !== undefined && open(chosen) }] : []),
-      ...keys.map(({ key, does, run }) => ({ keys: key, does, run: () => chosen !== undefined && run(chosen) })),
+      ...(open ? [{ keys: 'Enter', does: 'Open the row', run: withChosen(open) }] : []),
+      ...keys.map(({ key, does, run }) => ({ keys: key, does, run: withChosen(run) })),
     ],
-    [rows, at, open, keys],
+    [rows, open, keys],
   );
   return (
     <div ref={scroller} class="tall" tabIndex={0} role="group" aria-label={label} onKeyDown={(event) => arrows(event, move)}>
@@ -76,6 +83,10 @@ export function Rows<R>({ label, rows, columns, id, open, total, more, keys = []
                 aria-rowindex={here + 2}
                 class={open ? 'pick' : undefined}
                 data-chosen={here === at ? '' : undefined}
+                onFocusIn={() => {
+                  now.current.at = here;
+                  setAt(here);
+                }}
                 onClick={(event) => {
                   if (!open || (event.target as Element).closest('a, button, input, label') || getSelection()?.toString()) return;
                   setAt(here);

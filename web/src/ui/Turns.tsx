@@ -6,7 +6,7 @@ import { moment, plural, seconds } from '../format';
 import { useKeys } from '../keys';
 import { refine } from '../router';
 import { work } from '../session';
-import { Badge, Said } from './bits';
+import { Badge, Long, Said } from './bits';
 import { Output } from './Output';
 
 interface Props {
@@ -111,10 +111,10 @@ function OneCall({ run, id, call, findings, notes, event, annotate, forget }: Pr
       {(about.length > 0 || mine.length > 0 || writing) && (
         <div class="stack callfoot">
           {about.map((each, at) => (
-            <div key={at} class="row small warn">
+            <div key={at} class="row small warn nowrap">
               <span class="dot warn" />
               <span class="grow">
-                <Said text={each.text} />
+                <Long text={each.text} />
               </span>
             </div>
           ))}
@@ -158,8 +158,6 @@ function NoteForm({ save }: { save: (text: string) => Promise<void> }) {
   );
 }
 
-const LONG = 600;
-
 function Arguments({ of: given }: { of: string | CallAnswer['arguments'] }) {
   const entries: [string, string][] = typeof given === 'string' ? (given ? [['', given]] : []) : Object.entries(given).map(([name, value]) => [name, typeof value === 'string' ? value : JSON.stringify(value)]);
   if (!entries.length) return null;
@@ -170,24 +168,11 @@ function Arguments({ of: given }: { of: string | CallAnswer['arguments'] }) {
           <span class="k">
             <Said text={name} />
           </span>
-          <Long text={value} />
+          <pre>
+            <Long text={value} />
+          </pre>
         </div>
       ))}
     </div>
-  );
-}
-
-function Long({ text }: { text: string }) {
-  const [all, setAll] = useState(false);
-  const short = all || text.length <= LONG ? text : text.slice(0, LONG);
-  return (
-    <pre>
-      <Said text={short} />
-      {short.length < text.length && (
-        <button class="btn quiet" onClick={() => setAll(true)}>
-          … {plural(text.length - LONG, 'character')} more
-        </button>
-      )}
-    </pre>
   );
 }

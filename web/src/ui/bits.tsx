@@ -1,7 +1,7 @@
 // Small pieces that every page uses: text that hides nothing, states of waiting and failing, badges, facts, tabs.
 import type { ComponentChildren } from 'preact';
-import { useEffect, useRef } from 'preact/hooks';
-import { NONE } from '../format';
+import { useEffect, useRef, useState } from 'preact/hooks';
+import { NONE, plural } from '../format';
 import { oneLine, pieces, shownAs } from '../text';
 import type { RunRow, TrajectoryRow } from '../api/types';
 import type { Loaded } from './load';
@@ -18,6 +18,24 @@ export function Said({ text }: { text: string }) {
             {shownAs(each.hidden)}
           </span>
         ),
+      )}
+    </>
+  );
+}
+
+const LONG = 600;
+
+/** Text of which a page shows the beginning, until somebody asks for the rest. */
+export function Long({ text }: { text: string }) {
+  const [all, setAll] = useState(false);
+  const short = all || text.length <= LONG ? text : text.slice(0, LONG);
+  return (
+    <>
+      <Said text={short} />
+      {short.length < text.length && (
+        <button class="btn quiet" onClick={() => setAll(true)}>
+          … {plural(text.length - LONG, 'character')} more
+        </button>
       )}
     </>
   );
