@@ -25,12 +25,12 @@ from etude.serving.openapi import Operation, answers, parameter
 from etude.serving.sse import EventStream
 from etude.serving.wire import dump, parse_body, whole_number
 from etude.studio.archives import Archives
-from etude.studio.columns import buckets
+from etude.studio.columns import buckets, flat
 from etude.studio.entry import Codes
 from etude.studio.live import live_of
 from etude.studio.plan import Planner
-from etude.studio.run import Run, flat_recipe
-from etude.studio.runs import SUMMARY, Runs
+from etude.studio.run import Run
+from etude.studio.runs import RECIPE, SUMMARY, Runs
 from etude.studio.shapes import (
     BASE,
     Curves,
@@ -121,11 +121,12 @@ class RunRoutes:
         run.refresh()
         summary = run.directory.table(SUMMARY)
         kept = self._kept(run)
+        recipe = flat(run.directory.table(RECIPE))
         with run.lock:
             counters = summary.get("counters") or dict(run.counted)
             return RunDetail(
                 **asdict(replace(row, trajectories=kept)),
-                keys=flat_recipe(run.directory.table("recipe.json")),
+                keys=recipe,
                 counters=counters if isinstance(counters, dict) else {},
                 summary=summary or None,
                 phases=list(run.phases),

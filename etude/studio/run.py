@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from etude.host import beneath
-from etude.studio.columns import Columns, figures_of, flat
-from etude.studio.files import LONGEST_LINE, Directory, Tail
+from etude.studio.columns import Columns, figures_of
+from etude.studio.files import LONGEST_LINE, Directory, Tail, shallow
 from etude.studio.shapes import Delivery, Phase, RunNote, StepFigures, VersionRow
 
 METRICS = "metrics.jsonl"
@@ -115,7 +115,7 @@ class Run:
             self.phases.append(Phase(str(row["name"])[:200], at))
         elif kind in _NOTED:
             self.counted[kind] += 1
-            self.notes.append(RunNote(kind, at, {k: v for k, v in row.items() if k not in ("kind", "at")}))
+            self.notes.append(RunNote(kind, at, shallow({k: v for k, v in row.items() if k not in ("kind", "at")})))
 
     def _step(self, row: dict[str, Any], offset: int, at: float | None) -> None:
         step = int(row["step"])
@@ -188,7 +188,7 @@ class Run:
             row = json.loads(data.partition(b"\n")[0])
         except (OSError, ValueError, RecursionError):
             return None
-        return row if isinstance(row, dict) and row.get("step") == step else None
+        return shallow(row) if isinstance(row, dict) and row.get("step") == step else None
 
 
 def _real(value: Any) -> float | None:
@@ -210,8 +210,3 @@ def last_step_of(directory: Directory) -> Mapping[str, Any]:
             if isinstance(row, dict):
                 return row
     return {}
-
-
-def flat_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Every key of a recipe by its dotted path."""
-    return dict(flat(recipe))

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import socket
-import sys
 import time
 from pathlib import Path
 
@@ -24,8 +23,9 @@ SECRET = "the user's own secret"
 
 def everything(served: Studio, id: str) -> list[tuple[int, str]]:
     """What all routes answer about a run."""
+    one = "/trajectories/g1~0"
     paths = ["", "/curves?names=reward,loss", "/live", "/versions", "/plan", "/trajectories", "/trajectories/count",
-             "/trajectories/values", "/trajectories/g1~0", "/trajectories/g1~0/tokens", "/groups/g1", "/steps/1"]  # fmt: skip
+             "/trajectories/values", one, f"{one}/tokens", "/groups/g1", "/steps/1"]  # fmt: skip
     answers = [served.http.get(f"/api/runs/{id}{path}") for path in paths]
     return [(answer.status_code, answer.text) for answer in answers]
 
@@ -113,13 +113,14 @@ def test_a_socket_that_never_answers_holds_nobody_up(tmp_path: Path) -> None:
             assert deaf.accept()[0].recv(100) == b'{"command": "watch"}\n', "it was asked"
 
 
+DEEP = json.loads('{"a":' * 400 + "[]" + "}" * 400)
 ODD = [
     {"kind": "step"}, {"kind": "step", "step": "one"}, {"kind": "step", "step": -4}, {"kind": "step", "step": 1e300},
     {"kind": "step", "step": [1]}, {"kind": ["step"]}, {"kind": "step", "step": 3, "groups": 7, "age_tokens": [1]},
     {"kind": "delivery", "version": {}}, {"kind": "delivery", "version": 9, "root": [1], "delta_bytes": "many",
      "pause_ms": {}, "engines": [1]}, {"kind": "delivery", "version": 10, "engines": {"e" * 999: "x"}, "lag_ms": "x"},
     {"kind": "phase", "name": {"a": 1}, "at": "then"}, {"kind": "phase", "at": 1}, {"kind": "restart", "at": []},
-    {"kind": "rollout", "failed": ["x" * 9999]}, {"at": {}}, {"kind": "findings", "findings": {"deep": [[[[]]]]}},
+    {"kind": "rollout", "failed": ["x" * 9999]}, {"at": {}}, {"kind": "findings", "findings": DEEP},
     {"kind": "step", "step": 4, "at": 1e308, "parts": {"a": {"b": {"c": {"d": {"e": 1}}}}}, "dropped": {"x": -1}},
 ]  # fmt: skip
 
@@ -129,15 +130,12 @@ def test_lines_of_any_shape_make_no_bug(tmp_path: Path) -> None:
     metrics = run / "metrics.jsonl"
     for row in ODD:
         note(metrics, row.get("kind", "odd"), row)
+    many = {"kind": "step", "step": 5, **{f"name{at}": at for at in range(20_000)}}
     with metrics.open("ab") as file:
-        file.write(
-            b'{"kind": "step", "step": ' + b"9" * 10_000 + b"}\n" + b"[" * 200_000 + b"\n\xff\xfe\0\n[]\n7\nnull\n"
-        )
-        file.write(
-            json.dumps({"kind": "step", "step": 5, **{f"name{at}": at for at in range(20_000)}}).encode() + b"\n"
-        )
+        file.write(b'{"kind": "step", "step": ' + b"9" * 10_000 + b"}\n" + b"[" * 200_000)
+        file.write(b"\n\xff\xfe\0\n[]\n7\nnull\n" + json.dumps(many).encode() + b"\n")
         file.write(b'{"kind": "step", "step": 6, "' + b"n" * 500 + b'": 1}\n')
-    (run / "summary.json").write_text("[" * 100_000)
+    (run / "summary.json").write_text(json.dumps({"counters": DEEP, "deep": DEEP}))
     with studio(tmp_path / "home", run) as served:
         id = served.id("first")
         told = everything(served, id)
@@ -163,11 +161,10 @@ def test_names_of_any_kind(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "runs" / "a b" / "recipe.json", deep / "recipe.json")
     with studio(tmp_path / "home", tmp_path / "runs") as served:
         rows = served.get("/runs")["runs"]
-        assert len(rows) == len(names), "what lies too deep is not looked for"
+        assert len(rows) == len(names) - 1, "what is hidden, or lies too deep, is not looked for"
         for row in rows:
             assert row["id"].replace("-", "").replace(".", "").replace("_", "").isalnum()
             assert served.get(f"/runs/{row['id']}")["name"] == row["name"]
-    assert sys.getsizeof(rows)
 
 
 def test_many_runs_are_listed(tmp_path: Path) -> None:
