@@ -189,4 +189,5 @@ def _is_unwritable(error: OSError | sqlite3.OperationalError) -> bool:
 
 def plain(text: str) -> str:
     """As SQLite can have it: no lone surrogate, no NUL, which would end it."""
-    return text.encode("utf-8", "replace").decode().replace("\0", " ")
+    safe = text if text.isascii() else text.encode("utf-8", "replace").decode()
+    return safe.replace("\0", " ")
