@@ -15,7 +15,7 @@ EXAMPLES: Mapping[str, str] = {
     "etude runs engines": "etude runs engines runs/quickstart-0 --join",
     "etude runs export": "etude runs export runs/quickstart-0 --format jsonl --filter solved=true --out solved.jsonl",
     "etude runs gc": "etude runs gc runs/quickstart-0 --days 30",
-    "etude studio": "etude studio runs --port 8481",
+    "etude studio": "etude studio runs --port 8491",
     "etude pretrain": "etude pretrain recipes/base.toml --out runs/base",
     "etude init": "etude init --endpoint http://127.0.0.1:8000/v1 --model qwen3-coder",
     "etude agent": 'etude agent -p "Why does tests/test_parse.py fail? Repair it." --allow "run(pytest *)"',

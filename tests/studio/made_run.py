@@ -131,9 +131,8 @@ class Studio:
         assert told, self.process.stderr.read() if self.process.stderr else ""
         self.told = json.loads(told)
         self.url, self.code = self.told["url"], self.told["open"].partition("#code=")[2]
-        self.http = httpx2.Client(base_url=self.url, timeout=100, trust_env=False)
         self.token = Path(self.told["token_file"]).read_text().strip()
-        self.http.headers["Authorization"] = f"Bearer {self.token}"
+        self.http = _client(self.url, self.token)
 
     @property
     def port(self) -> int:
@@ -168,6 +167,21 @@ class Studio:
             if pipe:
                 pipe.close()
         return code
+
+
+def entered(url: str, code: str) -> Studio:
+    """A tab at a server that somebody else has started."""
+    tab = Studio.__new__(Studio)
+    answer = httpx2.post(f"{url}/api/enter", json={"code": code}, timeout=100, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    tab.url, tab.token = url, answer.json()["token"]
+    tab.http = _client(url, tab.token)
+    return tab
+
+
+def _client(url: str, token: str) -> httpx2.Client:
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx2.Client(base_url=url, headers=headers, timeout=100, trust_env=False)
 
 
 def _events(response: httpx2.Response) -> Iterator[tuple[str, str, Json]]:
