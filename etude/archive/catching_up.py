@@ -7,17 +7,20 @@ is not what it was, takes its rows along. All of a batch is there at once, or no
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from etude.archive import notes
 from etude.archive.chunks import chunks
-from etude.archive.contents import row_of
+from etude.archive.contents import row_of, step_of, task_of
 from etude.archive.fates import fates
 from etude.archive.frames import START, Frame, Kind, nonce_of, opened, scan
+from etude.archive.index import plain
 from etude.archive.records import TrajectoryRow
+from etude.errors import CheckpointError
 
 BATCH = 400
 """Frames that are put in at once: others wait no longer than these take."""
@@ -64,9 +67,11 @@ class _Filler:
 
     def __init__(self, connection: sqlite3.Connection, directory: Path) -> None:
         self.connection, self.directory = connection, directory
-        self._tell = connection.execute
         self.revision = 0
         self._instructions: dict[tuple[str, int], str] = {}
+
+    def _tell(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        return self.connection.execute(sql, [plain(each) if isinstance(each, str) else each for each in values])
 
     def batch(self) -> _Batch:
         return _Batch(self)
@@ -121,25 +126,36 @@ class _Filler:
     # --- frames -------------------------------------------------------------------------------------------------------
 
     def take(self, number: int, frame: Frame) -> None:
-        match frame.kind:
-            case Kind.TASK:
-                task = frame.head["task"]
-                values = task["id"], number, frame.at, _plain(task["instruction"])
-                self._tell("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?)", values)
-            case Kind.TRAJECTORY:
-                self._keep(number, frame)
-            case Kind.MARKS:
-                told = frame.head
-                values = told["id"], told["step"], told["trained_tokens"], number, frame.at
-                self._tell("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?)", values)
-                self._mark(told["id"], told["step"], told["trained_tokens"])
-            case Kind.RESUMED:
-                beyond = self._tell("SELECT id FROM marks WHERE step > ?", (frame.head["step"],)).fetchall()
-                for (marked,) in beyond:
-                    self._mark(marked, None, None)
-                self._tell("DELETE FROM marks WHERE step > ?", (frame.head["step"],))
-            case _:  # of a later version
-                pass
+        """One that is whole and says nothing of the kind, or is of a later version, is passed over."""
+        taking = self._takes.get(frame.kind)
+        if taking is not None:
+            with contextlib.suppress(CheckpointError):
+                taking(number, frame)
+
+    @property
+    def _takes(self) -> Mapping[int, Callable[[int, Frame], None]]:
+        return {
+            Kind.TASK: self._take_task, Kind.TRAJECTORY: self._keep, Kind.MARKS: self._take_marks,
+            Kind.RESUMED: self._resume,
+        }  # fmt: skip
+
+    def _take_task(self, number: int, frame: Frame) -> None:
+        task = task_of(frame.head)
+        values = task.id, number, frame.at, task.instruction
+        self._tell("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?)", values)
+
+    def _take_marks(self, number: int, frame: Frame) -> None:
+        step, trained = step_of(frame.head, "trained_tokens")
+        marked = str(frame.head.get("id"))
+        self._tell("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?, ?)", (marked, step, trained, number, frame.at))
+        self._mark(marked, step, trained)
+
+    def _resume(self, number: int, frame: Frame) -> None:
+        del number
+        (step,) = step_of(frame.head)
+        for (marked,) in self._tell("SELECT id FROM marks WHERE step > ?", (step,)).fetchall():
+            self._mark(marked, None, None)
+        self._tell("DELETE FROM marks WHERE step > ?", (step,))
 
     def _keep(self, number: int, frame: Frame) -> None:
         """The later verdict on a trajectory stands, whichever chunk it is in; its place in the order stays."""
@@ -152,17 +168,17 @@ class _Filler:
         marked = self._tell("SELECT step, trained_tokens FROM marks WHERE id = ?", (row.id,)).fetchone()
         fate = self._tell("SELECT reason FROM fates WHERE id = ?", (row.id,)).fetchone()
         given = {name: getattr(row, name) for name in _COLUMNS} | {
-            "parts": json.dumps(row.parts), "tools": json.dumps(row.tools),
+            "parts": json.dumps(row.parts), "tools": json.dumps(list(map(plain, row.tools))),
             "step": marked[0] if marked else None, "trained_tokens": marked[1] if marked else None,
             "dropped": fate[0] if fate else None,
         }  # fmt: skip
-        values = [_plain(value) if isinstance(value, str) else value for value in given.values()]
-        seq = self._tell(_INSERT, (before[0] if before else None, self._next(), number, frame.at, *values)).lastrowid
+        place = before[0] if before else None, self._next(), number, frame.at
+        seq = self._tell(_INSERT, (*place, *given.values())).lastrowid
         self._tell("INSERT OR IGNORE INTO tools SELECT value, ? FROM json_each(?)", (seq, given["tools"]))
         said, findings = frame.head["said"], "\n".join(frame.head["findings"])
         texts = self._instruction(row.task_id, number), said["final"], said["calls"], findings, self._noted(row.id)
         self._tell("INSERT INTO said(rowid, instruction, final, calls, findings, notes) VALUES (?, ?, ?, ?, ?, ?)",
-                   (seq, *map(_plain, texts)))  # fmt: skip
+                   (seq, *texts))  # fmt: skip
 
     def _instruction(self, task: str, number: int) -> str:
         if (task, number) not in self._instructions:
@@ -202,7 +218,7 @@ class _Filler:
             gone = each if isinstance(each, str) else each.id
             was = self._tell("SELECT trajectory FROM notes WHERE id = ?", (gone,)).fetchone()
             if isinstance(each, notes.Note):
-                values = each.id, each.trajectory, json.dumps(each.place), _plain(each.text), each.author, each.at
+                values = each.id, each.trajectory, json.dumps(each.place), each.text, each.author, each.at
                 self._tell("INSERT OR REPLACE INTO notes VALUES (?, ?, ?, ?, ?, ?)", values)
             else:
                 self._tell("DELETE FROM notes WHERE id = ?", (gone,))
@@ -240,8 +256,3 @@ class _Batch:
             filler._tell("COMMIT")
         elif filler.connection.in_transaction:
             filler._tell("ROLLBACK")
-
-
-def _plain(text: str) -> str:
-    """As SQLite can have it: no lone surrogate, no NUL, which would end it."""
-    return text.encode("utf-8", "replace").decode().replace("\0", " ")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ import numpy as np
 from etude.archive.columns import events_packed, files_packed, marks_packed, tokens_packed
 from etude.archive.frames import Kind, encoded
 from etude.archive.records import FileChange, Kept, KeptTask, Marks, Said, TrajectoryRow, evidence_of, kind_of
+from etude.errors import CheckpointError
 from etude.records import Cheated, Scored, Truncated, reward_of, solved
 
 FINAL, ARGUMENT, ARGUMENTS, FINDINGS = 4_000, 500, 16_000, 8_000
@@ -30,7 +32,14 @@ FILE_BYTES, FILES_BYTES, FILES = 256 << 10, 4 << 20, 2_000
 """Of one side of a changed file, of all of them, and how many there may be with their contents."""
 VERIFIER_CHARS = 64_000
 _LATER = ("step", "trained_tokens", "dropped")
-_ROW = tuple(field.name for field in fields(TrajectoryRow) if field.name not in _LATER)
+_ANNOTATED = {field.name: str(field.type) for field in fields(TrajectoryRow) if field.name not in _LATER}
+_ROW = tuple(_ANNOTATED)
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "str": (str,), "int": (int,), "float": (float, int), "bool": (bool,), "str | None": (str, NoneType),
+    "int | None": (int, NoneType), "float | None": (float, int, NoneType), "OutcomeKind": (str,),
+    "Mapping[str, float]": (dict,), "tuple[str, ...]": (list,),
+}  # fmt: skip
+"""Of what JSON has of a row: an archive may come from anywhere."""
 
 
 def frame_of(kept: Kept) -> bytes:
@@ -60,8 +69,23 @@ def task_frame(task: KeptTask) -> bytes:
 
 
 def task_of(head: Mapping[str, Any]) -> KeptTask:
-    told: dict[str, Any] = {**head["task"], "files": tuple(head["task"]["files"])}
-    return KeptTask(**told)
+    """Of a head that `task_frame` made. Raises CheckpointError for another's."""
+    try:
+        told: dict[str, Any] = {**head["task"], "files": tuple(head["task"]["files"])}
+        if not isinstance(told["id"], str) or not isinstance(told["instruction"], str):
+            raise TypeError(told["id"])
+        return KeptTask(**told)
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"a frame of the archive is of no task: {error!r}") from None
+
+
+def step_of(head: Mapping[str, Any], *others: str) -> tuple[int, ...]:
+    """The step that `marks_frames` or `resumed_frame` were told, and other numbers. Raises CheckpointError."""
+    given = [head.get(name) for name in ("step", *others)]
+    found = tuple(each for each in given if isinstance(each, int))
+    if len(found) < len(given):
+        raise CheckpointError(f"a frame of the archive has no step: {given}")
+    return found
 
 
 def marks_frames(step: int, marks: Iterable[Marks]) -> bytes:
@@ -82,9 +106,19 @@ def resumed_frame(step: int) -> bytes:
 
 
 def row_of(head: Mapping[str, Any]) -> TrajectoryRow:
-    """Of a head that `frame_of` made: what comes later is None."""
-    told: dict[str, Any] = {**head["row"], "tools": tuple(head["row"]["tools"]), "step": None}
-    return TrajectoryRow(**told)
+    """Of a head that `frame_of` made: what comes later is None. Raises CheckpointError for another's."""
+    try:
+        told: dict[str, Any] = {name: head["row"][name] for name in _ROW}
+        wrong = [name for name, value in told.items() if not isinstance(value, _TYPES[_ANNOTATED[name]])]
+        wrong += [name for name, kind in (("findings", list), ("said", dict)) if not isinstance(head[name], kind)]
+        if wrong or not all(
+            isinstance(each, str) for each in (*told["tools"], *head["findings"], *head["said"].values())
+        ):
+            raise TypeError(wrong)
+        told |= {"tools": tuple(told["tools"]), "step": None}
+        return TrajectoryRow(**told)
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"a frame of the archive is of no trajectory: {error!r}") from None
 
 
 def phase_of(trajectory_id: str) -> str:

@@ -2,10 +2,10 @@
 
     chunk   MAGIC, eight random bytes that tell it from an earlier chunk of its number; then frames
     frame   prefix | head | body
-    prefix  FRAME (4) kind (1) version (1) 0 (2) head bytes (4) body bytes (8) crc32 of the head (4) of the body (4)
-            of the prefix so far (4), little-endian
-    head    zstd of a JSON object; "sections": {name: [start, bytes]} of the body
-    body    sections end to end, each compressed by itself
+    prefix  FRAME (4) kind (1) version (1) 0 (2) head bytes (4) body bytes (8) crc32 of the prefix so far (4),
+            little-endian
+    head    zstd, with its checksum, of a JSON object; "sections": {name: [start, bytes]} of the body
+    body    sections end to end, each compressed by itself, with its checksum
 
 A head is all that an index needs; a section is read only by whoever asks for it. A frame is written at once and never
 changed. One that was cut when its writer died is the last of its chunk; damage before that is passed over up to the
@@ -36,7 +36,7 @@ FRAME = b"\xe7Fr1"
 VERSION = 1
 START = len(MAGIC) + 8
 """Bytes of a chunk before its first frame."""
-_PREFIX = struct.Struct("<4sBBxxIQII")
+_PREFIX = struct.Struct("<4sBBxxIQ")
 PREFIX = _PREFIX.size + 4
 _LEVEL = 3
 _MOST_HEAD, _MOST_SECTION = 1 << 24, 1 << 31
@@ -70,19 +70,16 @@ def new_header() -> bytes:
 
 
 def encoded(kind: Kind, head: Mapping[str, Any], sections: Mapping[str, bytes] | None = None) -> bytes:
-    """A frame; sections are compressed here."""
+    """A frame; its sections are compressed here."""
     packs, places, body = _contexts().packs, {}, bytearray()
     for name, data in (sections or {}).items():
         piece = packs.compress(data)
         places[name] = [len(body), len(piece)]
         body += piece
     text = json.dumps({**head, "sections": places} if places else head, ensure_ascii=False, separators=(",", ":"))
-    return framed(kind, packs.compress(text.encode("utf-8", "backslashreplace")), bytes(body))
-
-
-def framed(kind: Kind, head: bytes, body: bytes) -> bytes:
-    prefix = _PREFIX.pack(FRAME, kind, VERSION, len(head), len(body), zlib.crc32(head), zlib.crc32(body))
-    return prefix + zlib.crc32(prefix).to_bytes(4, "little") + head + body
+    packed = packs.compress(text.encode("utf-8", "backslashreplace"))
+    prefix = _PREFIX.pack(FRAME, kind, VERSION, len(packed), len(body))
+    return prefix + zlib.crc32(prefix).to_bytes(4, "little") + packed + body
 
 
 def nonce_of(file: BinaryIO) -> bytes | None:
@@ -99,7 +96,7 @@ def scan(file: BinaryIO, at: int = START) -> Iterator[Frame]:
         if found is None:
             at = _next_frame(file, at + 1, size)
             continue
-        kind, head_bytes, body_bytes, head_crc = found
+        kind, head_bytes, body_bytes = found
         stop = at + PREFIX + head_bytes + body_bytes
         if stop > size:
             nearer = _next_frame(file, at + 1, size)  # a length that damage has made, or an end that was cut
@@ -108,14 +105,9 @@ def scan(file: BinaryIO, at: int = START) -> Iterator[Frame]:
             at = nearer
             continue
         head = os.pread(file.fileno(), head_bytes, at + PREFIX)
-        if zlib.crc32(head) == head_crc and (told := _unpacked(head)) is not None:
+        if (told := _unpacked(head)) is not None:
             yield Frame(kind, at, at + PREFIX + head_bytes, stop, told)
         at = stop
-
-
-def whole_until(file: BinaryIO, at: int = START) -> int:
-    """Where the last whole frame from `at` on ends; `at`, where there is none."""
-    return max((frame.stop for frame in scan(file, at)), default=at)
 
 
 def frame_at(file: BinaryIO, at: int) -> Frame:
@@ -139,24 +131,18 @@ def section(file: BinaryIO, frame: Frame, name: str) -> bytes:
         raise CheckpointError(f"{file.name}: {name} of the frame at byte {frame.at} is damaged ({error})") from None
 
 
-def is_whole(file: BinaryIO, frame: Frame) -> bool:
-    """Whether its body is as it was written: a power cut may leave holes."""
-    prefix = os.pread(file.fileno(), _PREFIX.size, frame.at)
-    return zlib.crc32(os.pread(file.fileno(), frame.stop - frame.body, frame.body)) == _PREFIX.unpack(prefix)[-1]
-
-
 def opened(path: Path) -> BinaryIO:
     """A chunk to be read, a buffer of ours less: all reading is by place."""
     return path.open("rb", buffering=0)
 
 
-def _prefix_at(file: BinaryIO, at: int) -> tuple[int, int, int, int] | None:
-    """Kind, bytes of head and of body, checksum of the head; None where no prefix is."""
+def _prefix_at(file: BinaryIO, at: int) -> tuple[int, int, int] | None:
+    """Kind, bytes of head and of body; None where no prefix is."""
     found = os.pread(file.fileno(), PREFIX, at)
     if len(found) < PREFIX or zlib.crc32(found[:-4]) != int.from_bytes(found[-4:], "little"):
         return None
-    mark, kind, version, head_bytes, body_bytes, head_crc, _ = _PREFIX.unpack(found[:-4])
-    return (kind, head_bytes, body_bytes, head_crc) if mark == FRAME and version <= VERSION else None
+    mark, kind, version, head_bytes, body_bytes = _PREFIX.unpack(found[:-4])
+    return (kind, head_bytes, body_bytes) if mark == FRAME and version <= VERSION else None
 
 
 def _next_frame(file: BinaryIO, at: int, size: int) -> int:
@@ -191,7 +177,7 @@ class _PerThread(local):
     """A context may be used by one thread at a time, and is dear to make."""
 
     def __init__(self) -> None:
-        self.packs = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True)
+        self.packs = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
         self.unpacks = zstandard.ZstdDecompressor()
 
 

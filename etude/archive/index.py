@@ -148,13 +148,13 @@ class Index:
                 self._remove()
                 made = self._connected()
                 made.execute("PRAGMA journal_mode = WAL")
+                made.execute("PRAGMA synchronous = NORMAL")
                 made.executescript(_script())
             return made
 
     def _connected(self) -> sqlite3.Connection:
         made = sqlite3.connect(self.path, timeout=BUSY_S, check_same_thread=False, isolation_level=None)
         self._all.append(made)
-        made.execute("PRAGMA synchronous = NORMAL")
         return made
 
     def _remove(self) -> None:
@@ -166,6 +166,7 @@ def _is_of_use(made: sqlite3.Connection) -> bool:
     """Whether it is an index of this format."""
     try:
         made.execute("PRAGMA journal_mode = WAL")
+        made.execute("PRAGMA synchronous = NORMAL")
         if not made.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
             return False
         return made.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == (FORMAT,)
@@ -184,3 +185,9 @@ def _script() -> str:
 
 def _is_unwritable(error: OSError | sqlite3.OperationalError) -> bool:
     return isinstance(error, OSError) or any(words in str(error) for words in ("readonly", "unable to open"))
+
+
+def plain(text: str) -> str:
+    """As SQLite can have it: no lone surrogate, no NUL, which would end it."""
+    safe = text if text.isascii() else text.encode("utf-8", "replace").decode()
+    return safe.replace("\0", " ")

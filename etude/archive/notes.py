@@ -68,10 +68,16 @@ def read(directory: Path, at: int) -> tuple[list[Note | str], int]:
         try:
             told = json.loads(line)
             note = told.get("note")
-            found.append(told["removed"] if note is None else Note(note, *(told[key] for key in _KEYS)))
-        except (ValueError, KeyError, AttributeError):  # cut when its process died
+            found.append(str(told["removed"]) if note is None else _note(note, told))
+        except (ValueError, KeyError, AttributeError, TypeError):  # cut when its process died, or somebody else's
             continue
     return found, at + len(lines) + len(ending)
+
+
+def _note(note: object, told: Mapping[str, Any]) -> Note:
+    """Raises TypeError, ValueError or KeyError for what is no note."""
+    place = {str(name): int(number) for name, number in told["place"].items()}
+    return Note(str(note), str(told["trajectory"]), place, str(told["text"]), str(told["author"]), float(told["at"]))
 
 
 _KEYS = ("trajectory", "place", "text", "author", "at")

@@ -21,7 +21,7 @@ from etude.archive import notes
 from etude.archive.archived import Archived, Place
 from etude.archive.catching_up import catch_up
 from etude.archive.chunks import chunks
-from etude.archive.index import FILL_S, Index
+from etude.archive.index import FILL_S, Index, plain
 from etude.archive.notes import Note
 from etude.archive.query import HISTOGRAMS, Filter, cursor, page_sql
 from etude.archive.records import TrajectoryRow
@@ -256,7 +256,7 @@ class ArchiveReader:
     def _select(self, sql: str, values: Sequence[Any]) -> list[sqlite3.Row]:
         asking = self._index.connection().cursor()
         asking.row_factory = sqlite3.Row
-        return asking.execute(sql, values).fetchall()
+        return asking.execute(sql, [plain(each) if isinstance(each, str) else each for each in values]).fetchall()
 
     def _sound(self, work: Callable[[], T]) -> T:
         """What `work` does with the index; where that turns out to be damaged, with a new one."""

@@ -19,7 +19,7 @@ COMMANDS = {
     "train": "run a recipe: evaluate, train, evaluate, report",
     "config": "print a recipe with every value in effect, and what differs from the defaults",
     "plan": "say what a recipe would do on this machine, and what would do more",
-    "runs": "change a run while it goes on: set keys, replace processes",
+    "runs": "change a run while it goes on; export its figures and trajectories",
     "studio": "look at runs in a browser: curves, trajectories, versions",
     "pretrain": "make a base model: record sessions, mid-train, save",
     "init": "set up the agent: find a model, try it, and write agent.toml",

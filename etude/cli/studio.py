@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="directories of runs, or such that hold some (default: runs)",
     )
-    parser.add_argument("--port", type=int, help="where it listens; 0 is a free one (default: 8480)")
+    parser.add_argument("--port", type=int, help="where it listens; 0 is a free one (default: 8490)")
     parser.add_argument("--work", action="store_true", help="let who is in start agents, too, and change annotations")
     parser.add_argument("--config", type=Path, help="a TOML file of the server's config")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")

@@ -8,37 +8,42 @@ no file.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 MOST_NAMES, _LONGEST_NAME, _DEEPEST = 2000, 120, 4
 """Of one run: what has more was made to have more."""
+_MOST = 1e300
 
 
-def flat(table: Mapping[str, Any], without: Collection[str] = (), above: str = "", depth: int = 1) -> Iterator[
-    tuple[str, Any]
-]:  # fmt: skip
+def flat(table: Mapping[str, Any]) -> dict[str, Any]:
     """Every value that is no table, by its dotted name."""
+    found: dict[str, Any] = {}
     for key, value in table.items():
-        if depth == 1 and key in without:
-            continue
-        name = f"{above}{key}"
-        if isinstance(value, Mapping):
-            if depth < _DEEPEST:
-                yield from flat(value, (), f"{name}.", depth + 1)
-        elif len(name) <= _LONGEST_NAME:
-            yield name, value
+        if isinstance(value, dict) and value:
+            found |= {f"{key}.{name}": each for name, each in flat(value).items()}
+        else:
+            found[key] = value
+    return found
 
 
 def figures_of(table: Mapping[str, Any], without: Collection[str] = (), above: str = "") -> dict[str, float]:
-    """The numbers in it."""
-    return {
-        f"{above}{name}": float(value)
-        for name, value in flat(table, without)
-        if isinstance(value, int | float) and abs(value) < 1e300
-    }
+    """The numbers in it by their dotted names, of tables in each other down to the fourth."""
+    found: dict[str, float] = {}
+    _numbers(found, {key: value for key, value in table.items() if key not in without}, above, _DEEPEST)
+    return found
+
+
+def _numbers(found: dict[str, float], table: dict[str, Any], above: str, deeper: int) -> None:
+    for key, value in table.items():
+        kind = type(value)  # of what JSON holds: quick, as there are a million of these in a long run
+        if kind is float or kind is int or kind is bool:
+            if -_MOST < value < _MOST:
+                found[above + key] = float(value)
+        elif kind is dict and deeper > 1:
+            _numbers(found, value, f"{above}{key}.", deeper - 1)
 
 
 class Columns:
@@ -70,7 +75,7 @@ class Columns:
         self._x[self.rows] = x
         for name, value in figures.items():
             if name not in self._of:
-                if len(self._of) >= MOST_NAMES:
+                if len(self._of) >= MOST_NAMES or len(name) > _LONGEST_NAME:
                     continue
                 self._of[name] = np.full(self._room, np.nan)
             self._of[name][self.rows] = value

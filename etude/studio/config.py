@@ -16,7 +16,7 @@ from etude.serving.process import LOOPBACK, ApiConfig, Port
 class StudioConfig(ApiConfig):
     """One server."""
 
-    port: Port = 8480
+    port: Port = 8490
     tls_certificate: Path | None = None
     """A file of the certificate that it shows, chain included. Needed, with `tls_key`, where `host` is not loopback."""
     tls_key: Path | None = None

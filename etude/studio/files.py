@@ -21,6 +21,7 @@ from etude.host import beneath, lock
 MOST_JSON = 32 << 20
 """Bytes of one file that is read whole."""
 _MOST_ENTRIES = 1000
+_LOOKED_INTO = ("archive/", "archive/chunks/")
 _PIECE = 4 << 20
 LONGEST_LINE = 1 << 20
 
@@ -43,18 +44,22 @@ class Directory:
     def entries(self) -> dict[str, Entry]:
         """The regular files of the directory itself, and `archive/` as far down as its index; none where it is gone."""
         found: dict[str, Entry] = {}
-        for below in ("", "archive/", "archive/chunks/"):
+        waiting = [""]
+        while waiting:
+            below = waiting.pop()
             with contextlib.suppress(OSError), beneath.opened(self.path, below) as handle, os.scandir(handle) as listed:
                 for each in itertools.islice(listed, _MOST_ENTRIES):
                     told = each.stat(follow_symlinks=False)
                     if stat.S_ISREG(told.st_mode):
                         found[below + each.name] = Entry(told.st_size, told.st_mtime, told.st_ino)
+                    elif f"{below}{each.name}/" in _LOOKED_INTO and stat.S_ISDIR(told.st_mode):
+                        waiting.append(f"{below}{each.name}/")
         return found
 
     def json(self, name: str) -> Any:
         """What a JSON file says; None where there is none, or none that can be read."""
         try:
-            return json.loads(beneath.read(self.path, name, MOST_JSON))
+            return shallow(json.loads(beneath.read(self.path, name, MOST_JSON)))
         except (OSError, ValueError, RecursionError):
             return None
 
@@ -85,6 +90,15 @@ class Directory:
             return stat.S_ISREG(os.fstat(handle).st_mode) and lock.is_held(handle)
         finally:
             os.close(handle)
+
+
+def shallow(value: Any, depth: int = 32) -> Any:
+    """The same, without what lies so deep that whoever writes it down again would give up."""
+    if isinstance(value, dict):
+        return {key: shallow(each, depth - 1) for key, each in value.items()} if depth else "…"
+    if isinstance(value, list):
+        return [shallow(each, depth - 1) for each in value] if depth else "…"
+    return value
 
 
 @dataclass(frozen=True)

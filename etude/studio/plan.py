@@ -53,7 +53,9 @@ def _planned(directory: Directory) -> PlanAnswer:
     from etude.rollouts.plan.rates import rates_of
 
     recipe = directory.table("recipe.json")
-    if own := [f"{key} = {value}" for key, value in flat(recipe) if isinstance(value, str) and _CODE.fullmatch(value)]:
+    if own := [
+        f"{key} = {value}" for key, value in flat(recipe).items() if isinstance(value, str) and _CODE.fullmatch(value)
+    ]:
         raise ConfigError(f"{own[0]}: this recipe names code of its own; run `etude plan --from` on it yourself")
     lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for line in directory.last(METRICS, _LAST_BYTES):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from pydantic import Field
@@ -17,19 +17,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from etude import __version__
+from etude.archive.writer import ARCHIVE
 from etude.config import Config
-from etude.errors import ConfigError
+from etude.errors import ConfigError, EtudeError
 from etude.product.sessions.errors import Refused
 from etude.serving.openapi import Operation, answers, parameter
 from etude.serving.sse import EventStream
 from etude.serving.wire import dump, parse_body, whole_number
 from etude.studio.archives import Archives
-from etude.studio.columns import buckets
+from etude.studio.columns import buckets, flat
 from etude.studio.entry import Codes
 from etude.studio.live import live_of
 from etude.studio.plan import Planner
-from etude.studio.run import Run, flat_recipe
-from etude.studio.runs import SUMMARY, Runs
+from etude.studio.run import Run
+from etude.studio.runs import RECIPE, SUMMARY, Runs
 from etude.studio.shapes import (
     BASE,
     Curves,
@@ -119,16 +120,25 @@ class RunRoutes:
         row, run = self._runs.row(id), self._runs.run(id)
         run.refresh()
         summary = run.directory.table(SUMMARY)
+        kept = self._kept(run)
+        recipe = flat(run.directory.table(RECIPE))
         with run.lock:
             counters = summary.get("counters") or dict(run.counted)
             return RunDetail(
-                **asdict(row),
-                keys=flat_recipe(run.directory.table("recipe.json")),
+                **asdict(replace(row, trajectories=kept)),
+                keys=recipe,
                 counters=counters if isinstance(counters, dict) else {},
                 summary=summary or None,
                 phases=list(run.phases),
                 notes=list(run.notes),
             )
+
+    def _kept(self, run: Run) -> int | None:
+        """How many trajectories its archive has; None where it has none that can be read."""
+        try:
+            return self._archives.reader(run).count() if (run.directory.path / ARCHIVE).exists() else None
+        except EtudeError:
+            return None
 
     @answers(
         Operation(

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from etude.host import beneath
-from etude.studio.columns import Columns, figures_of, flat
-from etude.studio.files import LONGEST_LINE, Directory, Tail
+from etude.studio.columns import Columns, figures_of
+from etude.studio.files import LONGEST_LINE, Directory, Tail, shallow
 from etude.studio.shapes import Delivery, Phase, RunNote, StepFigures, VersionRow
 
 METRICS = "metrics.jsonl"
@@ -26,6 +26,8 @@ _NOTED = ("restart", "change", "engines", "replaced", "quarantined", "findings",
 _KEPT_NOTES = 200
 _KEPT_VERSIONS = 100_000
 _LAST_BYTES = 1 << 18
+_MOST_STEP = 10**12
+_OF_DELIVERY = ("changed_share", "publish_ms", "pause_ms", "lag_ms")
 _ROLLOUT, _ENGINE = b'{"kind": "rollout"', b'{"kind": "engine"'
 
 
@@ -101,7 +103,7 @@ class Run:
 
     def _line(self, row: dict[str, Any], offset: int) -> None:
         kind, at = row.get("kind"), row.get("at")
-        at = float(at) if isinstance(at, int | float) else None
+        at = _real(at)
         self.started_at = at if self.started_at is None else self.started_at
         if kind == "step":
             self._step(row, offset, at)
@@ -113,10 +115,12 @@ class Run:
             self.phases.append(Phase(str(row["name"])[:200], at))
         elif kind in _NOTED:
             self.counted[kind] += 1
-            self.notes.append(RunNote(kind, at, {k: v for k, v in row.items() if k not in ("kind", "at")}))
+            self.notes.append(RunNote(kind, at, shallow({k: v for k, v in row.items() if k not in ("kind", "at")})))
 
     def _step(self, row: dict[str, Any], offset: int, at: float | None) -> None:
         step = int(row["step"])
+        if not 0 < step < _MOST_STEP:
+            return
         if self.columns.rows and step <= self.columns.x[-1]:
             return  # a line of a life that was not taken back yet
         self.columns.add(step, figures_of(row, _NOT_FIGURES))
@@ -128,15 +132,19 @@ class Run:
 
     def _delivery(self, row: dict[str, Any], at: float | None) -> None:
         version = int(row["version"])
+        if not 0 <= version < _MOST_STEP or (self.delivered.rows and version <= self.delivered.x[-1]):
+            return
         self.delivered.add(version, figures_of(row, _NOT_FIGURES, "delivery."))
         if len(self.versions) < _KEPT_VERSIONS:
             swaps = row.get("engines", {})
-            engines = [Delivery(str(name), at, float(pause)) for name, pause in swaps.items()]
+            engines = [Delivery(str(name)[:200], at, _real(pause) or 0.0) for name, pause in swaps.items()]
+            size, raw = (_whole(row.get(name)) for name in ("delta_bytes", "raw_bytes"))
+            share, publish, pause, lag = (_real(row.get(name)) for name in _OF_DELIVERY)
+            kind, root = "delta" if version else "base", row.get("root")
+            root = str(root)[:200] if root else None
             self.versions[version] = VersionRow(
-                version, version, row.get("delta_bytes"), row.get("raw_bytes"), row.get("changed_share"),
-                "delta" if version else "base", row.get("root"), at, row.get("publish_ms"), row.get("pause_ms"),
-                row.get("lag_ms"), engines,
-            )  # fmt: skip
+                version, version, size, raw, share, kind, root, at, publish, pause, lag, engines
+            )
 
     # --- what was read ------------------------------------------------------------------------------------------------
 
@@ -180,7 +188,15 @@ class Run:
             row = json.loads(data.partition(b"\n")[0])
         except (OSError, ValueError, RecursionError):
             return None
-        return row if isinstance(row, dict) and row.get("step") == step else None
+        return shallow(row) if isinstance(row, dict) and row.get("step") == step else None
+
+
+def _real(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else None
+
+
+def _whole(value: Any) -> int | None:
+    return None if (found := _real(value)) is None else int(found)
 
 
 def last_step_of(directory: Directory) -> Mapping[str, Any]:
@@ -194,8 +210,3 @@ def last_step_of(directory: Directory) -> Mapping[str, Any]:
             if isinstance(row, dict):
                 return row
     return {}
-
-
-def flat_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Every key of a recipe by its dotted path."""
-    return dict(flat(recipe))

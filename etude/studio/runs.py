@@ -186,7 +186,7 @@ def _begin_of(directory: Directory) -> float | None:
     with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
         data, _ = beneath.piece(directory.path, METRICS, 0, 1 << 14)
         at = json.loads(data.partition(b"\n")[0]).get("at")
-        return float(at) if isinstance(at, int | float) else None
+        return float(at) if isinstance(at, int | float) and 0 < at < 1e12 else None
     return None
 
 

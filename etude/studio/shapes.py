@@ -48,7 +48,7 @@ class RunRow:
     figures: dict[str, float | None]
     """The last step's solve_rate, reward, loss, entropy and mean_age; base_pass1 and pass1 of a run that has ended."""
     trajectories: int | None
-    """In its archive; None where it has none."""
+    """In its archive; None in a list, and where it has none."""
     bytes: int
     """Of the files in its directory itself, and of its archive."""
 

@@ -63,20 +63,21 @@ def make_run(run: Path, steps: int = 3, name: str = "made", summary: bool = Fals
 
 
 def log(calls: Sequence[tuple[str, Json]], last: str, version: int, result: str) -> Iterator[tuple[Event, Json]]:
-    def reply(ids: list[int]) -> Json:
-        return {"ids": ids, "logprobs": [-0.5] * len(ids), "versions": [version] * len(ids)}
+    def reply(ids: list[int], by: int) -> Json:
+        return {"ids": ids, "logprobs": [-0.5] * len(ids), "versions": [by] * len(ids)}
 
     yield Event("session", 0.0, {"id": "s", "toolset": "small", "tools": ["read_file"]}), {}
     yield Event("prompt", 0.1, {"system": "You are.", "user": "Fix it.", "tokens": 3}), {"ids": [1, 2, 3]}
     said = "<think>Hm.</think>I look.<tool_call>\n…"
-    yield Event("completion", 0.5, {"turn": 1, "text": said, "tokens": 2, "version": version}), reply([7, 8])
+    yield Event("completion", 0.5, {"turn": 1, "text": said, "tokens": 2, "version": version}), reply([7, 8], version)
     for index, (tool, arguments) in enumerate(calls):
         yield Event("tool_call", 0.6, {"turn": 1, "index": index, "name": tool, "arguments": arguments}), {}
         yield Event("tool_started", 0.61, {"turn": 1, "index": index, "name": tool}), {}
         told = {"turn": 1, "index": index, "name": tool, "text": result, "error": index == 1}
         yield Event("tool_result", 0.9, told), {}
     yield Event("observation", 1.0, {"turn": 1, "tokens": 2}), {"ids": [20, 21]}
-    yield Event("completion", 1.9, {"turn": 2, "text": last, "tokens": 3, "version": version + 1}), reply([4, 5, 6])
+    about = {"turn": 2, "text": last, "tokens": 3, "version": version + 1}
+    yield Event("completion", 1.9, about), reply([4, 5, 6], version + 1)
     yield Event("segment_sealed", 2.0, {"segment": "turns"}), {}
     yield Event("end", 2.0, {"stop": "finished", "usage": {"turns": 2}}), {}
 
@@ -130,9 +131,8 @@ class Studio:
         assert told, self.process.stderr.read() if self.process.stderr else ""
         self.told = json.loads(told)
         self.url, self.code = self.told["url"], self.told["open"].partition("#code=")[2]
-        self.http = httpx2.Client(base_url=self.url, timeout=100, trust_env=False)
         self.token = Path(self.told["token_file"]).read_text().strip()
-        self.http.headers["Authorization"] = f"Bearer {self.token}"
+        self.http = _client(self.url, self.token)
 
     @property
     def port(self) -> int:
@@ -167,6 +167,21 @@ class Studio:
             if pipe:
                 pipe.close()
         return code
+
+
+def entered(url: str, code: str) -> Studio:
+    """A tab at a server that somebody else has started."""
+    tab = Studio.__new__(Studio)
+    answer = httpx2.post(f"{url}/api/enter", json={"code": code}, timeout=100, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    tab.url, tab.token = url, answer.json()["token"]
+    tab.http = _client(url, tab.token)
+    return tab
+
+
+def _client(url: str, token: str) -> httpx2.Client:
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx2.Client(base_url=url, headers=headers, timeout=100, trust_env=False)
 
 
 def _events(response: httpx2.Response) -> Iterator[tuple[str, str, Json]]:
