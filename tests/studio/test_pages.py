@@ -7,7 +7,7 @@ import time
 
 import pytest
 from browser import DEADLINE_MS, Tab, entrance
-from hostile import FILES
+from hostile import FILES, TOKENS
 from made_run import ROOT, add_steps, make_run, studio
 from playwright.sync_api import expect
 
@@ -27,7 +27,7 @@ def pages(server):
         f"/run/{first}?tab=recipe": "trainer.optimizer.lr",
         f"/run/{first}?tab=notes": "restart",
         f"/run/{first}/step/1": "Rollouts by worker",
-        f"/run/{first}/trajectories": "9 kept",
+        f"/run/{first}/trajectories": "10 kept",
         one: "read_file",
         f"{one}?tab=tokens&by=advantage&token=3": "trainer less sampler",
         f"{one}?tab=files": "dates.py",
@@ -155,6 +155,19 @@ def test_of_thousands_of_files_some_are_in_the_page(tab, shown):
     assert names.count() < 60
     tab.page.get_by_role("button", name=last).click()
     expect(tab.page.locator(".onefile")).to_contain_text("Its lines were not kept")
+
+
+def test_of_many_tokens_some_are_in_the_page_and_each_has_an_address(tab, shown):
+    one = f"/run/{shown.id('first')}/trajectory/h3~0?tab=tokens"
+    tab.go(one)
+    expect(tab.page.locator("[data-at='0']")).to_be_visible(timeout=DEADLINE_MS)
+    tab.go(f"{one}&token=15000")
+    expect(tab.page.locator(".at[data-at='15000']")).to_be_in_viewport(timeout=DEADLINE_MS)
+    expect(tab.page.locator(".about")).to_contain_text("\u22120.750")  # its log-probability
+    tab.page.get_by_role("application").focus()
+    tab.page.keyboard.press("End")
+    expect(tab.page.locator(f".at[data-at='{TOKENS - 1}']")).to_be_in_viewport(timeout=DEADLINE_MS)
+    assert tab.page.locator("[data-at]").count() < 6000
 
 
 def test_a_file_opens_whatever_its_name(tab, shown):

@@ -31,7 +31,11 @@ export function TokenView({ run, row, segment, count, way, choose, start }: Prop
   const view = useVirtual(scroller, Math.ceil(count / BLOCK), 92, 2);
   useEffect(() => load(view.from * BLOCK, view.to * BLOCK), [view.from, view.to, segment]);
   const sought = useRef<number | null>(start || null);
-  useEffect(() => view.show(Math.floor(start / BLOCK)), [segment, start]);
+  useEffect(() => {
+    setCursor(start || null);
+    sought.current = start || null;
+    view.show(Math.floor(start / BLOCK));
+  }, [segment, start]);
   useEffect(() => {
     // a block may be higher than the window: the token itself comes into view, once, when it is there
     if (sought.current === null) return;
