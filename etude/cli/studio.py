@@ -21,7 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="directories of runs, or such that hold some (default: runs)",
     )
     parser.add_argument("--port", type=int, help="where it listens; 0 is a free one (default: 8490)")
-    parser.add_argument("--work", action="store_true", help="let who is in start agents, too, and change annotations")
+    parser.add_argument("--work", action="store_true", help="let who is in have agents at work, and write notes, too")
+    parser.add_argument("--agent", type=Path, metavar="FILE", help="agent.toml for --work")
+    parser.add_argument(
+        "--agent-set", action="append", default=[], metavar="KEY=VALUE", help="override one key of that"
+    )
     parser.add_argument("--config", type=Path, help="a TOML file of the server's config")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
     parser.add_argument("--json", action="store_true", help="say where it is as a JSON line")
@@ -29,11 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
+    from etude.errors import ConfigError
+    from etude.product.config import load_agent
     from etude.studio.app import serve
     from etude.studio.config import StudioConfig
 
+    if (options.agent or options.agent_set) and not options.work:
+        raise ConfigError("--agent and --agent-set: are for agents at work; give --work too")
     sets = [*options.set, *([] if options.port is None else [f"port={options.port}"])]
     config = load_recipe(options.config, StudioConfig, sets)
+    agent = load_agent(options.agent, options.agent_set) if options.work else None
     places = options.places or [Path("runs")]
 
     def ready(address: str, remarks: Sequence[str]) -> None:
@@ -45,5 +54,5 @@ def run(options: argparse.Namespace) -> int:
     def again(address: str) -> None:
         say(f"a tab has come in; for another: {address}", sys.stderr)
 
-    asyncio.run(serve(config, places, options.work, ready, again))
+    asyncio.run(serve(config, places, agent, ready, again))
     return 0

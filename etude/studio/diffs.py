@@ -44,7 +44,7 @@ def hunks_of(change: FileChange) -> DiffAnswer:
     for near in _near(_blocks(old, new)):
         if left <= 0:
             break
-        hunks.append(_hunk(old, new, near, left))
+        hunks.append(hunk_of(old, new, near, left))
         left -= len(hunks[-1].lines)
     return DiffAnswer(change.path, hunks, False, change.cut or left <= 0)
 
@@ -80,7 +80,8 @@ def _near(blocks: Blocks) -> list[Blocks]:
     return found
 
 
-def _hunk(old: Sequence[str], new: Sequence[str], blocks: Blocks, most: int) -> Hunk:
+def hunk_of(old: Sequence[str], new: Sequence[str], blocks: Blocks, most: int) -> Hunk:
+    """Blocks that stand together, with what is around them: at most so many lines."""
     first, last = blocks[0], blocks[-1]
     begins = max(0, first[0] - AROUND)
     lines: list[tuple[LineKind, str]] = []

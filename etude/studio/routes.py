@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
@@ -43,7 +44,8 @@ from etude.studio.shapes import (
     Series,
     Versions,
 )
-from etude.studio.stream import streamed, topics_of
+from etude.studio.stream import run_topics, streamed, topics_of
+from etude.studio.topic import MakeTopic
 
 ONE = "/api/runs/{run}"
 _MOST_RUNS, _MOST_BUCKETS, _MOST_CURVES, _MOST_VERSIONS = 10_000, 4000, 64, 1000
@@ -64,16 +66,27 @@ class StreamBody(Config):
     """What a tab wants to be told of."""
 
     topics: dict[str, str | None] = Field(min_length=1, max_length=64)
-    """By their names: `runs`, `run/ID/steps`, `run/ID/live`, `run/ID/trajectories`. The cursor that the last event of
-    each had as its id; null or empty begins now."""
+    """By their names: `runs`, `run/ID/steps`, `run/ID/live`, `run/ID/trajectories`, `session/ID` and `work`. With each
+    the cursor that its last event had as its id; null or empty begins now."""
 
 
 class RunRoutes:
     """Over the runs of one server."""
 
-    def __init__(self, runs: Runs, archives: Archives, codes: Codes, token: str, work: bool, max_streams: int) -> None:
+    def __init__(
+        self,
+        runs: Runs,
+        archives: Archives,
+        codes: Codes,
+        token: str,
+        work: bool,
+        max_streams: int,
+        topics: Sequence[MakeTopic] = (),
+    ) -> None:
+        """`topics` make what can be followed beside runs."""
         self._runs, self._archives, self._codes, self._token = runs, archives, codes, token
         self._work, self._max_streams = work, max_streams
+        self._makers = (run_topics(runs, archives), *topics)
         self._planner = Planner()
         self.streams = 0
         self.stopping = asyncio.Event()
@@ -188,7 +201,7 @@ class RunRoutes:
                        answer="events"))  # fmt: skip
     async def stream(self, request: Request) -> Response:
         body = parse_body(await request.body(), StreamBody)
-        topics = topics_of({name: cursor or None for name, cursor in body.topics.items()}, self._runs, self._archives)
+        topics = topics_of(body.topics, self._makers)
         if self.stopping.is_set():
             raise Refused("draining", "this server is stopping; ask again when it is back", retry_after_s=2)
         if self.streams >= self._max_streams:

@@ -1,9 +1,9 @@
 """One stream a tab, of as many topics as it wants, that goes on where it was cut.
 
-Owns `streamed` and the topics. Nothing is queued for a listener: each topic of each stream has a cursor, and is asked a
-few times a second what came after it, of what the server has read once for all; so a slow client holds back nobody, and
-gets what is left out by then as a whole. The id of an event is its topic's cursor after it. Whoever comes back with its
-cursors, to this process or to the next, loses nothing and is told nothing twice.
+Owns `streamed` and the topics of runs. Nothing is queued for a listener: each topic of each stream has a cursor, and is
+asked a few times a second what came after it, of what the server has read once for all; so a slow client holds back
+nobody, and gets what is left out by then as a whole. The id of an event is its topic's cursor after it. Whoever comes
+back with its cursors, to this process or to the next, loses nothing and is told nothing twice.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,30 +22,10 @@ from etude.studio.live import live_of
 from etude.studio.run import Run
 from etude.studio.runs import Runs
 from etude.studio.shapes import RunRow
+from etude.studio.topic import AT_ONCE, LOOK_S, MakeTopic, Told, Topic
 
-LOOK_S = 0.25
 _RETRY_MS = 1000
-_AT_ONCE = 200
-"""Events of one topic before the others have their turn."""
-Told = list[tuple[str, dict[str, Any]]]
-"""Cursors after events, and their data."""
-
-
-class Topic(ABC):
-    """What one listener is told of one thing; `cursor` is how far it knows it, None where it begins now."""
-
-    every_s = LOOK_S
-
-    def __init__(self, cursor: str | None) -> None:
-        self.cursor = cursor
-
-    @abstractmethod
-    async def open(self) -> Told:
-        """What comes before all else: where it begins, or what became of its cursor."""
-
-    @abstractmethod
-    async def new(self) -> Told:
-        """What came since. Fewer than `_AT_ONCE` events: all there is."""
+KNOWN = "runs, run/ID/steps, run/ID/live, run/ID/trajectories, session/ID and work"
 
 
 class StepsTopic(Topic):
@@ -74,7 +53,7 @@ class StepsTopic(Topic):
             if at is None:  # of a file that says something else by now, which was not seen to be replaced
                 self.cursor = run.cursor()
                 return [*told, (self.cursor, {"reset": True})]
-            for place in range(at, min(run.columns.rows, at + _AT_ONCE)):
+            for place in range(at, min(run.columns.rows, at + AT_ONCE)):
                 told.append((run.cursor(place), {"step": asdict(run.figures(place))}))
         return told
 
@@ -155,7 +134,7 @@ class TrajectoriesTopic(Topic):
         return [(self.cursor, {"opened": True})]
 
     async def new(self) -> Told:
-        found = await asyncio.to_thread(lambda: self._archives.reader(self._run).changes(self.cursor, _AT_ONCE))
+        found = await asyncio.to_thread(lambda: self._archives.reader(self._run).changes(self.cursor, AT_ONCE))
         if not found.rows and not found.anew:
             return []
         return [(found.cursor, {"rows": [asdict(row) for row in found.rows], "anew": found.anew})]
@@ -165,23 +144,33 @@ def _mark(rows: Iterable[RunRow]) -> str:
     return f"{zlib.crc32(repr(sorted(map(repr, rows))).encode()):08x}"
 
 
-def topics_of(asked: Mapping[str, str | None], runs: Runs, archives: Archives) -> dict[str, Topic]:
-    """By their names. Raises ConfigError for a name that is none, Refused for a run that is not there."""
-    return {name: _topic(name, cursor, runs, archives) for name, cursor in asked.items()}
+def run_topics(runs: Runs, archives: Archives) -> MakeTopic:
+    """Those of runs."""
+
+    def made(parts: Sequence[str], cursor: str | None) -> Topic | None:
+        match parts:
+            case ["runs"]:
+                return RunsTopic(runs, cursor)
+            case ["run", id, "steps"]:
+                return StepsTopic(runs.run(id), cursor)
+            case ["run", id, "live"]:
+                return LiveTopic(runs, runs.run(id))
+            case ["run", id, "trajectories"]:
+                return TrajectoriesTopic(archives, runs.run(id), _cursor_of_archive(cursor))
+        return None
+
+    return made
 
 
-def _topic(name: str, cursor: str | None, runs: Runs, archives: Archives) -> Topic:
-    match name.split("/"):
-        case ["runs"]:
-            return RunsTopic(runs, cursor)
-        case ["run", id, "steps"]:
-            return StepsTopic(runs.run(id), cursor)
-        case ["run", id, "live"]:
-            return LiveTopic(runs, runs.run(id))
-        case ["run", id, "trajectories"]:
-            return TrajectoriesTopic(archives, runs.run(id), _cursor_of_archive(cursor))
-    known = "runs, run/ID/steps, run/ID/live and run/ID/trajectories"
-    raise ConfigError(f"topics: no topic {name[:100]!r}; there are {known}")
+def topics_of(asked: Mapping[str, str | None], makers: Iterable[MakeTopic]) -> dict[str, Topic]:
+    """By their names. Raises ConfigError for a name that is none, Refused for a run or session that is not there."""
+    found: dict[str, Topic] = {}
+    for name, cursor in asked.items():
+        made = (topic for make in makers if (topic := make(name.split("/"), cursor or None)) is not None)
+        if (topic := next(made, None)) is None:
+            raise ConfigError(f"topics: no topic {name[:100]!r}; there are {KNOWN}")
+        found[name] = topic
+    return found
 
 
 def _cursor_of_archive(cursor: str | None) -> str | None:
@@ -210,11 +199,13 @@ async def streamed(topics: Mapping[str, Topic], stopping: asyncio.Event) -> Asyn
                         topic.cursor = cursor or topic.cursor
                 failed = {**failed, name: said} if said else {key: why for key, why in failed.items() if key != name}
                 if name in due or not said:
-                    due[name] = loop.time() + (0.0 if len(told) >= _AT_ONCE else topic.every_s)
+                    due[name] = loop.time() + (0.0 if len(told) >= AT_ONCE else topic.every_s)
             wait_s = min(due.values(), default=loop.time() + LOOK_S) - loop.time()
             await asyncio.wait({ended}, timeout=max(0.0, min(wait_s, LOOK_S)))
     finally:
         ended.cancel()
+        for topic in topics.values():
+            topic.close()
 
 
 async def _asked(topic: Topic, first: bool) -> tuple[Told, str | None]:

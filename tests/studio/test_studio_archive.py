@@ -33,7 +33,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
         writer.keep(kept("g7/0", outcome=Truncated("turns", 0.0, {"tests": 0.0}), result=LONG, files=files))
         writer.keep(kept("base/eval-r1-0/0"))
     shutil.copytree(ROOT / "models/etude-tiny", path / "model")
-    with studio(root / "home", path, more=["--work"]) as server:
+    agent = ["--agent-set", 'endpoint.url="http://127.0.0.1:9/v1"', "--agent-set", 'endpoint.model="none"']
+    with studio(root / "home", path, more=["--work", *agent]) as server:
         yield server
 
 

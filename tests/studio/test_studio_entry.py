@@ -28,7 +28,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
 
     root = tmp_path_factory.mktemp("entry")
     archive(make_run(root / "runs" / "first"))
-    with studio(root / "home", root / "runs", more=["--work"]) as server:
+    agent = ['endpoint.url="http://127.0.0.1:9/v1"', 'endpoint.model="none"']
+    more = ["--work", *(part for each in agent for part in ("--agent-set", each))]
+    with studio(root / "home", root / "runs", more=more) as server:
         yield server
 
 
@@ -178,7 +180,7 @@ def test_a_place_that_is_not_there_is_said(tmp_path: Path) -> None:
     from etude.studio.app import serve
 
     with pytest.raises(ConfigError, match="nothing: no such directory"):
-        asyncio.run(serve(StudioConfig(port=0), [tmp_path / "nothing"], False, lambda *_: None))
+        asyncio.run(serve(StudioConfig(port=0), [tmp_path / "nothing"], None, lambda *_: None))
 
 
 # --- the document -----------------------------------------------------------------------------------------------------
