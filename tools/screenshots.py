@@ -86,7 +86,7 @@ def addresses(page: Page) -> dict[str, str]:
         found["group"] = f"/run/{id}/group/{row['group_id']}"
     benches = (asked(page, "bench") or {}).get("runs", [])
     if len(benches) > 1:
-        found["bench"] = f"/bench?a={benches[0]['id']}&b={benches[1]['id']}"
+        found["bench"] = f"/bench?a={benches[-1]['id']}&b={benches[0]['id']}"
     return found
 
 

@@ -3,7 +3,7 @@ import { useState } from 'preact/hooks';
 import { api } from '../api/client';
 import type { PlanAnswer } from '../api/types';
 import { figure, percent, seconds, tick } from '../format';
-import { Facts, Shown } from '../ui/bits';
+import { Empty, Facts, Said, Shown } from '../ui/bits';
 import { useLoad } from '../ui/load';
 import '../style/chart.css';
 
@@ -15,9 +15,15 @@ export function PlanPage({ run }: { run: string }) {
         <h1>Plan</h1>
         <span class="meta">simulated with the rates that this run has had</span>
       </div>
-      <Shown from={found} of="the plan">
-        {(plan) => <Body plan={plan} />}
-      </Shown>
+      {found.error && !found.data ? (
+        <Empty title="No plan yet">
+          <Said text={found.error} />
+        </Empty>
+      ) : (
+        <Shown from={found} of="the plan">
+          {(plan) => <Body plan={plan} />}
+        </Shown>
+      )}
     </>
   );
 }
