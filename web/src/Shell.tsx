@@ -7,7 +7,7 @@ import { useKeys } from './keys';
 import { followRuns, runOf, runs } from './model/runs';
 import { pageOf, type Page } from './pages';
 import { go, place, to } from './router';
-import { entry } from './session';
+import { entry, work } from './session';
 import { connection, retry } from './stream';
 import { setTheme, theme } from './theme';
 import { oneLine } from './text';
@@ -36,6 +36,8 @@ export function Shell() {
       { keys: '?', does: 'These keys', run: () => (help.value = true) },
       { keys: 'g r', does: 'Go to runs', run: () => go(to(['runs'])) },
       { keys: 'g b', does: 'Go to bench', run: () => go(to(['bench'])) },
+      ...(work.value ? [{ keys: 'g w', does: 'Go to work', run: () => go(to(['work'])) }] : []),
+      { keys: 'g e', does: 'Go to sessions', run: () => go(to(['sessions'])) },
       { keys: 'Escape', does: 'Leave a field; go up', run: () => up(page) },
       ...(run === null ? [] : IN_RUN.map(([name, label, key]) => ({ keys: `g ${key}`, does: `Go to ${label.toLowerCase()}`, run: () => go(addressOf(run, name)) }))),
     ],
@@ -92,7 +94,7 @@ function up(page: Page | null): void {
   const active = document.activeElement;
   if (active instanceof HTMLElement && active !== document.body && active.id !== 'main') return active.blur();
   if (page?.run && page.name !== 'live') go(addressOf(page.run, page.name === 'trajectory' || page.name === 'group' ? 'trajectories' : 'live'));
-  else go(to(['runs']));
+  else go(to([page?.name === 'review' ? 'work' : page?.name === 'session' ? 'sessions' : 'runs']));
 }
 
 function Nav({ page, run }: { page: Page | null; run: string | null }) {
@@ -105,6 +107,14 @@ function Nav({ page, run }: { page: Page | null; run: string | null }) {
       </a>
       <a href={to(['bench'])} aria-current={current('bench')}>
         Bench
+      </a>
+      {work.value && (
+        <a href={to(['work'])} aria-current={page?.name === 'review' ? 'true' : current('work')}>
+          Work
+        </a>
+      )}
+      <a href={to(['sessions'])} aria-current={page?.name === 'session' ? 'true' : current('sessions')}>
+        Sessions
       </a>
       {run !== null && (
         <>
@@ -150,6 +160,8 @@ function commandsOf(run: string | null, known: RunRow[]): Command[] {
   return [
     { name: 'Runs', hint: 'g r', run: () => go(to(['runs'])) },
     { name: 'Bench', hint: 'g b', run: () => go(to(['bench'])) },
+    ...(work.value ? [{ name: 'Work', hint: 'g w', run: () => go(to(['work'])) }] : []),
+    { name: 'Sessions', hint: 'g e', run: () => go(to(['sessions'])) },
     ...(run === null ? [] : IN_RUN.map(([name, label, key]) => ({ name: `${label} of this run`, hint: `g ${key}`, run: () => go(addressOf(run, name)) }))),
     ...known.map((each) => ({ name: `RunRow ${each.name}${each.name === each.id ? '' : ` (${each.id})`}`, run: () => go(to(['run', each.id])) })),
     ...(['system', 'light', 'dark'] as const).map((each) => ({ name: `Appearance: ${each}`, run: () => setTheme(each) })),
@@ -176,7 +188,7 @@ function Loaded({ page }: { page: Page }) {
   if (fault) return <Fault why={fault} again={() => location.reload()} />;
   if (!found || found.name !== page.name) return <Wait of="the page" />;
   const { Of } = found;
-  return <Of key={page.run ?? ''} {...page.props} />;
+  return <Of key={page.run ?? (page.name === 'session' ? String(page.props.id) : '')} {...page.props} />;
 }
 
 const Mark = () => (

@@ -20,6 +20,10 @@ const lazy = {
   versions: () => import('./pages/Versions').then((m) => m.Versions),
   plan: () => import('./pages/PlanPage').then((m) => m.PlanPage),
   bench: () => import('./pages/Bench').then((m) => m.Bench),
+  work: () => import('./pages/Work').then((m) => m.WorkPage),
+  review: () => import('./pages/Review').then((m) => m.Review),
+  sessions: () => import('./pages/Sessions').then((m) => m.Sessions),
+  session: () => import('./pages/SessionPage').then((m) => m.SessionPage),
 };
 
 /** Null for an address that names nothing. */
@@ -27,6 +31,10 @@ export function pageOf({ parts }: Place): Page | null {
   const [first, id, kind, what] = parts;
   if (first === 'runs' && parts.length === 1) return { name: 'runs', title: 'Runs', props: {}, run: null, load: () => Runs };
   if (first === 'bench' && parts.length === 1) return { name: 'bench', title: 'Bench', props: {}, run: null, load: lazy.bench };
+  if (first === 'work' && parts.length === 1) return { name: 'work', title: 'Work', props: {}, run: null, load: lazy.work };
+  if (first === 'work' && id && kind) return { name: 'review', title: `What ${kind} changed`, props: { team: id, agent: kind }, run: null, load: lazy.review };
+  if (first === 'sessions' && parts.length === 1) return { name: 'sessions', title: 'Sessions', props: {}, run: null, load: lazy.sessions };
+  if (first === 'session' && id) return { name: 'session', title: 'Session', props: { id }, run: null, load: lazy.session };
   if (first !== 'run' || id === undefined) return null;
   const run = idOf(id);
   const page = (name: keyof typeof lazy, title: string, props: Record<string, unknown> = {}): Page => ({

@@ -40,6 +40,20 @@ export async function ask<R>(path: string, signal?: AbortSignal, init: RequestIn
 
 const post = (body: unknown): RequestInit => ({ method: 'POST', body: JSON.stringify(body) });
 
+/** A product session, as `etude.product.sessions.about` tells of it. */
+export interface SessionRow {
+  id: string;
+  directory: string | null;
+  began: string | number | null;
+  model: string;
+  parent: string | null;
+  lines: number;
+  prompts: string[];
+  stop: string | null;
+  redoable: boolean;
+  state?: string;
+}
+
 export const api = {
   runs: (signal?: AbortSignal) => ask<T.RunList>('runs', signal),
   run: (run: string, signal?: AbortSignal) => ask<T.RunDetail>(`runs/${part(run)}`, signal),
@@ -71,6 +85,22 @@ export const api = {
   step: (run: string, step: number, signal?: AbortSignal) => ask<T.StepAnswer>(`runs/${part(run)}/steps/${step}`, signal),
   versions: (run: string, signal?: AbortSignal) => ask<T.Versions>(`runs/${part(run)}/versions?limit=1000`, signal),
   plan: (run: string, signal?: AbortSignal) => ask<T.PlanAnswer>(`runs/${part(run)}/plan`, signal),
+  work: (signal?: AbortSignal) => ask<T.WorkAnswer>('work', signal),
+  beginTeam: (team: T.TeamBody) => ask<T.TeamAnswer>('work', undefined, post(team)),
+  endTeam: (team: string) => ask<T.TeamAnswer>(`work/${part(team)}`, undefined, { method: 'DELETE' }),
+  changes: (team: string, agent: string, after: number, signal?: AbortSignal) =>
+    ask<T.ChangesAnswer>(`work/${part(team)}/agents/${part(agent)}/changes${query({ after, limit: 200 })}`, signal),
+  apply: (team: string, agent: string, chosen: T.ApplyBody) =>
+    ask<T.Applied>(`work/${part(team)}/agents/${part(agent)}/apply`, undefined, post(chosen)),
+  answer: (session: string, request: string, answers: T.OneAnswer[]) =>
+    ask<unknown>(`sessions/${part(session)}/permissions/${part(request)}`, undefined, post({ answers })),
+  sessions: (signal?: AbortSignal) => ask<{ sessions: SessionRow[]; total: number }>('sessions?limit=200', signal),
+  session: (id: string, signal?: AbortSignal) => ask<SessionRow>(`sessions/${part(id)}`, signal),
+  beginSession: (body: T.CreateBody) => ask<SessionRow>('sessions', undefined, post(body)),
+  prompt: (id: string, said: T.PromptBody) => ask<unknown>(`sessions/${part(id)}/prompt`, undefined, post(said)),
+  fork: (id: string, line: number | null) => ask<SessionRow>(`sessions/${part(id)}/fork`, undefined, post(line === null ? {} : { line })),
+  does: (id: string, what: 'cancel' | 'resume' | 'compact' | 'redo' | 'close') => ask<unknown>(`sessions/${part(id)}/${what}`, undefined, { method: 'POST' }),
+  undo: (id: string) => ask<unknown>(`sessions/${part(id)}/undo`, undefined, post({})),
   bench: (signal?: AbortSignal) => ask<T.BenchList>('bench', signal),
   compare: (a: string, b: string, signal?: AbortSignal) => ask<T.BenchComparison>(`bench/compare${query({ a, b })}`, signal),
 };

@@ -2,6 +2,48 @@
 
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 
+/** One agent. `session` is the id for `session/ID` and `/api/sessions/ID`; `ended` how its last prompt ended. */
+export interface AgentAnswer {
+  name: string;
+  task: string;
+  session: string;
+  state: string;
+  error: string | null;
+  ended: string | null;
+  turns: number;
+  doing: string;
+  began_at: number;
+  files: number;
+  added: number;
+  removed: number;
+  asks: number;
+}
+
+/** To the questions of one request, in their order. */
+export interface AnswersBody {
+  answers: OneAnswer[];
+}
+
+/** The paths that changed in the user's tree. */
+export interface Applied {
+  paths: string[];
+}
+
+/** What to bring into the user's tree. */
+export interface ApplyBody {
+  commit: string;
+  files?: Record<string, number[] | null> | null;
+}
+
+/** A request that waits: answer it by POST /api/sessions/SESSION/permissions/REQUEST. */
+export interface AskedAnswer {
+  team: string;
+  agent: string;
+  session: string;
+  request: string;
+  questions: Record<string, Json>[];
+}
+
 /** The second against the first, on the tasks that both have verdicts on, with a 95% interval of the difference. */
 export interface BenchComparison {
   first: Side;
@@ -76,9 +118,40 @@ export interface CallResult {
   cut: boolean;
 }
 
+/** A file that an agent added, changed or removed. Where it has no hunks it is taken whole or not at all. */
+export interface ChangedFile {
+  path: string;
+  status: string;
+  binary: boolean;
+  hunks: Hunk[];
+}
+
+/** What an agent changed, as of `commit`; empty where there is nothing. `next` goes into `after` for more files. */
+export interface ChangesAnswer {
+  commit: string;
+  total: number;
+  files: ChangedFile[];
+  next: number | null;
+}
+
+/** Two agents whose work does not merge, and where. */
+export interface ConflictAnswer {
+  first: string;
+  second: string;
+  paths: string[];
+}
+
 /** How many there are. */
 export interface Count {
   count: number;
+}
+
+/** A new session. */
+export interface CreateBody {
+  directory: string;
+  model?: string | null;
+  prompt?: string | null;
+  mode?: 'ask' | 'read' | 'auto';
 }
 
 /** Figures of steps. `cursor` is where the topic `run/ID/steps` goes on after this answer. */
@@ -147,6 +220,11 @@ export interface FlippedTask {
   task: string;
   first: number;
   second: number;
+}
+
+/** Which past the new session has. */
+export interface ForkBody {
+  line?: number | null;
 }
 
 /** Members side by side, and the turns at which they part, from the first on, 50 at most. */
@@ -262,6 +340,13 @@ export interface NoteBody {
   token?: number | null;
 }
 
+/** To one question. */
+export interface OneAnswer {
+  allowed: boolean;
+  remember?: 'once' | 'session' | 'project';
+  words?: string;
+}
+
 /** First of a topic: from this cursor on it is told. */
 export interface Opened {
   opened: boolean;
@@ -307,6 +392,14 @@ export interface PlanAnswer {
   inference_share: number;
   rates: Record<string, Json>;
   said: string[];
+}
+
+/** What the user says. */
+export interface PromptBody {
+  text: string;
+  model?: string | null;
+  mode?: 'ask' | 'read' | 'auto' | null;
+  after?: number | null;
 }
 
 /** What was taken away. */
@@ -387,6 +480,13 @@ export interface Series {
   last: number[];
 }
 
+/** Of `session/ID`. `line` is an event of its log, whose cursor is its number. Without a cursor come `now`, how it stands, first; then what is in no log, by its name: words, call, again, printed, asked, answered, state. */
+export interface SessionEvent {
+  line?: Record<string, Json> | null;
+  name?: string | null;
+  data?: Record<string, Json> | null;
+}
+
 /** One of two. */
 export interface Side {
   name: string;
@@ -437,6 +537,23 @@ export interface TaskAnswer {
   verifier: string;
   split: string;
   provenance: Record<string, Json>;
+}
+
+/** Agents on one repository. */
+export interface TeamAnswer {
+  id: string;
+  directory: string;
+  ended: boolean;
+  agents: AgentAnswer[];
+  conflicts: ConflictAnswer[];
+}
+
+/** A team to begin: an agent for each task. */
+export interface TeamBody {
+  directory: string;
+  tasks: string[];
+  model?: string | null;
+  mode?: 'ask' | 'read' | 'auto';
 }
 
 /** By the run's own clock. */
@@ -532,6 +649,11 @@ export interface TurnAnswer {
   tokens: [number, number, number] | null;
 }
 
+/** How far back. */
+export interface UndoBody {
+  turns?: number | null;
+}
+
 /** What there is to filter by: how many rows have which value. */
 export interface Values {
   outcome: Record<string, number>;
@@ -571,4 +693,15 @@ export interface Watched {
   id: string;
   instruction: string;
   calls: LiveCall[];
+}
+
+/** All teams, and all that they ask, in one inbox. */
+export interface WorkAnswer {
+  teams: TeamAnswer[];
+  inbox: AskedAnswer[];
+}
+
+/** Of the topic `work`, when it changes. */
+export interface WorkEvent {
+  work: WorkAnswer;
 }
