@@ -19,6 +19,7 @@ from etude.archive.contents import row_of, step_of, task_of
 from etude.archive.fates import fates
 from etude.archive.frames import START, Frame, Kind, nonce_of, opened, scan
 from etude.archive.index import plain
+from etude.archive.query import NO_REWARD, NO_STEP
 from etude.archive.records import TrajectoryRow
 from etude.errors import CheckpointError
 
@@ -27,7 +28,8 @@ BATCH = 400
 _COLUMNS = tuple(TrajectoryRow.__dataclass_fields__)
 _QUOTED = ", ".join(f'"{name}"' for name in _COLUMNS)
 _INSERT = (
-    f"INSERT INTO trajectories(seq, revision, chunk, at, {_QUOTED}) VALUES ({', '.join('?' * (4 + len(_COLUMNS)))})"
+    f"INSERT INTO trajectories(seq, revision, chunk, at, reward_key, step_key, {_QUOTED}) "
+    f"VALUES ({', '.join('?' * (6 + len(_COLUMNS)))})"
 )
 _OF_GROUP = "id IN (SELECT id FROM fates WHERE group_id = ?)"
 
@@ -172,8 +174,9 @@ class _Filler:
             "step": marked[0] if marked else None, "trained_tokens": marked[1] if marked else None,
             "dropped": fate[0] if fate else None,
         }  # fmt: skip
+        keys = NO_REWARD if row.reward is None else row.reward, marked[0] if marked else NO_STEP
         place = before[0] if before else None, self._next(), number, frame.at
-        seq = self._tell(_INSERT, (*place, *given.values())).lastrowid
+        seq = self._tell(_INSERT, (*place, *keys, *given.values())).lastrowid
         self._tell("INSERT OR IGNORE INTO tools SELECT value, ? FROM json_each(?)", (seq, given["tools"]))
         said, findings = frame.head["said"], "\n".join(frame.head["findings"])
         texts = self._instruction(row.task_id, number), said["final"], said["calls"], findings, self._noted(row.id)
@@ -188,8 +191,8 @@ class _Filler:
 
     def _mark(self, trajectory: str, step: int | None, trained: int | None) -> None:
         self._tell(
-            "UPDATE trajectories SET step = ?, trained_tokens = ?, revision = ? WHERE id = ?",
-            (step, trained, self._next(), trajectory),
+            "UPDATE trajectories SET step = ?, step_key = ?, trained_tokens = ?, revision = ? WHERE id = ?",
+            (step, NO_STEP if step is None else step, trained, self._next(), trajectory),
         )
 
     def _next(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -21,7 +21,13 @@ ORDERS = {
     "seconds": "seconds", "ended_at": "ended_at",
 }  # fmt: skip
 """By which rows may be ordered, and the column; with a "-" before it, the largest first."""
-HISTOGRAMS = ("reward", "turns", "calls", "sampled_tokens", "total_tokens", "seconds", "step", "newest_version")
+NO_REWARD, NO_STEP = -1e300, -1
+"""Keys of rows that have none."""
+_SAME = ("turns", "calls", "sampled_tokens", "total_tokens", "seconds", "newest_version")
+HISTOGRAMS = {**{name: name for name in _SAME}, "reward": "reward_key", "step": "step_key"}
+"""Of what there are histograms, and the column."""
+MANY = 2_000
+"""Rows that are rather gone through in their order than sorted."""
 OUTCOMES = ("scored", "truncated", "infra_failed", "cheated", "quarantined")
 _WORDS = re.compile(r'"([^"]+)"|(\w+)')
 
@@ -62,26 +68,70 @@ class Filter:
             raise ConfigError(f"outcome: there is no {read['outcome']!r}; there are {', '.join(OUTCOMES)}")
         return cls(**read)
 
-    def sql(self) -> tuple[str, list[Any]]:
-        """The condition and its values."""
-        found: list[tuple[str, list[Any]]] = []
-        for name, column in _EQUAL.items():
-            if (value := getattr(self, name)) is not None:
-                found.append((f"{column} = ?", [value]))
+    def conditions(self) -> list[Condition]:
+        """What must hold, all of it."""
+        given = {column: getattr(self, name) for name, column in _EQUAL.items()}
+        found = [_of_column(column, "=", value) for column, value in given.items() if value is not None]
         if self.tool is not None:
-            found.append(("seq IN (SELECT seq FROM tools WHERE name = ?)", [self.tool]))
-        for column, words in (("", self.text), ("findings : ", self.finding)):
-            if words is not None:
-                found.append(("seq IN (SELECT rowid FROM said WHERE said MATCH ?)", [f"{column}({searched(words)})"]))
-        found += _within("step_key", "step_key", self.step) + _within("reward_key", "reward_key", self.reward)
-        found += _within("newest_version", "oldest_version", self.version)
-        if self.step is not None and self.step[0] is None:
-            found.append(("step IS NOT NULL", []))
-        if self.reward is not None and self.reward[0] is None:
-            found.append(("reward IS NOT NULL", []))
+            listed = "SELECT seq FROM tools WHERE name = ?"
+            probe = f"EXISTS ({listed} AND tools.seq = trajectories.seq)"
+            found.append(Condition("tool", f"seq IN ({listed})", probe, [self.tool], listed))
+        words = (("", self.text), ("findings : ", self.finding))
+        if asked := " AND ".join(f"({column}({searched(each)}))" for column, each in words if each is not None):
+            listed = "SELECT rowid FROM said WHERE said MATCH ?"
+            found.append(Condition("said", f"seq IN ({listed})", f"+seq IN ({listed})", [asked], listed))
+        for above, below, least, bounds in (
+            ("step_key", "step_key", NO_STEP, self.step),
+            ("reward_key", "reward_key", NO_REWARD, self.reward),
+            ("newest_version", "oldest_version", None, self.version),
+        ):
+            low, high = bounds or (None, None)
+            if low is not None:
+                found.append(_of_column(above, ">=", low))
+            elif high is not None and least is not None:  # what has no value is below no bound
+                found.append(_of_column(above, ">", least))
+            if high is not None:
+                found.append(_of_column(below, "<=", high))
         if self.trained is not None:
-            found.append(("step_key >= 0" if self.trained else "step_key < 0", []))
-        return " AND ".join(each for each, _ in found) or "1", [value for _, values in found for value in values]
+            found.append(_of_column("step_key", ">" if self.trained else "=", NO_STEP))
+        return found
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One thing that must hold of a row."""
+
+    of: str
+    """The column that it is of, or the table beside the rows."""
+    seek: str
+    """In a form by which an index finds the rows that it holds of."""
+    probe: str
+    """In a form that is asked of one row after the other, as another index has them."""
+    values: list[Any]
+    rows: str
+    """A query for the rows that it holds of."""
+
+
+def _of_column(column: str, than: str, value: Any) -> Condition:
+    holds = f"{column} {than} ?"
+    return Condition(column, holds, f"+{holds}", [value], f"SELECT 1 FROM trajectories WHERE {holds}")
+
+
+def holding(conditions: Sequence[Condition], probed: bool = False) -> tuple[str, list[Any]]:
+    """All of them, and their values. If `probed`, all rows are looked at, in the index that has all figures."""
+    values = [value for each in conditions for value in each.values]
+    return " AND ".join(each.probe if probed else each.seek for each in conditions) or "1", values
+
+
+def histogram_sql(conditions: Sequence[Condition], field: str, probed: bool) -> tuple[str, str, list[Any]]:
+    """The column, and where to look for its values. Raises ConfigError for a field of which there is none."""
+    if field not in HISTOGRAMS:
+        raise ConfigError(f"{field}: no histogram of it; there are {', '.join(HISTOGRAMS)}")
+    column, none = HISTOGRAMS[field], {"reward": NO_REWARD, "step": NO_STEP}.get(field)
+    there = f"{column} IS NOT NULL" if none is None else f"+{column} > {none}"
+    holds, values = holding(conditions, probed)
+    table = "trajectories INDEXED BY figures" if probed else "trajectories"
+    return column, f"FROM {table} WHERE {holds} AND {there}", values
 
 
 def searched(words: str) -> str:
@@ -97,17 +147,31 @@ def searched(words: str) -> str:
     return " AND ".join(terms)
 
 
-def page_sql(chosen: Filter, order: str, after: str | None, limit: int) -> tuple[str, list[Any]]:
-    """The rows of a page, each with the key that the next page goes on after as its first column."""
+def page_sql(chosen: Filter, order: str, after: str | None, limit: int, few: bool = False) -> tuple[str, list[Any]]:
+    """The rows of a page, each with the key that the next page goes on after as its first column. With `few` they are
+    found by the filter, and sorted: there are not many. Else they are gone through in their order, until the page is
+    full.
+    """
     column, falls = column_of(order)
-    where, values = chosen.sql()
     way, than = ("DESC", "<") if falls else ("ASC", ">")
+    table, key, said, values = "trajectories", column, [], []
+    for each in chosen.conditions():
+        if each.of == "said" and column == "seq" and not few:  # full text is in this order itself
+            table, key = "said CROSS JOIN trajectories ON trajectories.seq = said.rowid", "said.rowid"
+            said.append("said MATCH ?")
+        else:
+            said.append(each.seek if few or each.of == column else each.probe)
+        values += each.values
     if after is not None:
-        key, seq = _key_of(after)
-        beyond = f"seq {than} ?" if column == "seq" else f"({column}, seq) {than} (?, ?)"
-        where, values = f"{where} AND {beyond}", [*values, *([seq] if column == "seq" else [key, seq])]
-    by = f"seq {way}" if column == "seq" else f"{column} {way}, seq {way}"
-    return f"SELECT {column} AS page_key, * FROM trajectories WHERE {where} ORDER BY {by} LIMIT ?", [*values, limit]
+        last, seq = _key_of(after)
+        said.append(f"{key} {than} ?" if column == "seq" else f"({column}, seq) {than} (?, ?)")
+        values += [seq] if column == "seq" else [last, seq]
+    by = f"{key} {way}" if column == "seq" else f"{column} {way}, seq {way}"
+    holds = " AND ".join(said) or "1"
+    return f"SELECT {key} AS page_key, trajectories.* FROM {table} WHERE {holds} ORDER BY {by} LIMIT ?", [
+        *values,
+        limit,
+    ]
 
 
 def column_of(order: str) -> tuple[str, bool]:
@@ -134,14 +198,6 @@ _EQUAL = {
     "outcome": "outcome", "task": "task_id", "group": "group_id", "solved": "solved", "phase": "phase",
     "dropped": "dropped",
 }  # fmt: skip
-
-
-def _within(above: str, below: str, bounds: tuple[float | None, float | None] | None) -> list[tuple[str, list[Any]]]:
-    if bounds is None:
-        return []
-    low, high = bounds
-    found = [(f"{above} >= ?", [low])] if low is not None else []
-    return [*found, (f"{below} <= ?", [high])] if high is not None else found
 
 
 def _word(name: str, value: str) -> str:

@@ -23,7 +23,7 @@ from etude.archive.catching_up import catch_up
 from etude.archive.chunks import chunks
 from etude.archive.index import FILL_S, Index, plain
 from etude.archive.notes import Note
-from etude.archive.query import HISTOGRAMS, Filter, cursor, page_sql
+from etude.archive.query import MANY, Filter, cursor, histogram_sql, holding, page_sql
 from etude.archive.records import TrajectoryRow
 from etude.archive.writer import ARCHIVE
 from etude.errors import ConfigError
@@ -104,11 +104,18 @@ class ArchiveReader:
         filter that is none.
         """
         limit = max(1, min(limit, MOST_ROWS))
-        found = self._asked(*page_sql(chosen, order, after, limit + 1))
+        found = self._asked(*page_sql(chosen, order, after, limit + 1, few=self._are_few(chosen)))
         more = len(found) > limit
         rows = found[:limit]
         last = cursor(rows[-1]["page_key"], rows[-1]["seq"]) if more else None
         return Page(tuple(map(_row, rows)), last)
+
+    def _are_few(self, chosen: Filter) -> bool:
+        """Whether something that must hold does of few rows: then these are looked at, and nothing else."""
+        for each in chosen.conditions():
+            if self._asked(f"SELECT count(*) FROM ({each.rows} LIMIT {MANY + 1})", each.values)[0][0] <= MANY:
+                return True
+        return False
 
     def every(self, chosen: Filter = _NONE, order: str = "kept") -> Iterator[TrajectoryRow]:
         """All of them, a page at a time."""
@@ -120,21 +127,19 @@ class ArchiveReader:
                 return
 
     def count(self, chosen: Filter = _NONE) -> int:
-        where, values = chosen.sql()
-        return self._asked(f"SELECT count(*) FROM trajectories WHERE {where}", values)[0][0]
+        conditions = chosen.conditions()
+        holds, values = holding(conditions, len(conditions) > 1 and not self._are_few(chosen))
+        return self._asked(f"SELECT count(*) FROM trajectories WHERE {holds}", values)[0][0]
 
     def histogram(self, chosen: Filter, field: str, bins: int = 40) -> Histogram:
         """How the values of a field are spread; rows without one are left out. Raises ConfigError for another field."""
-        if field not in HISTOGRAMS:
-            raise ConfigError(f"{field}: no histogram of it; there are {', '.join(HISTOGRAMS)}")
+        column, here, values = histogram_sql(chosen.conditions(), field, not self._are_few(chosen))
         bins = max(1, min(bins, 1_000))
-        where, values = chosen.sql()
-        here = f"FROM trajectories WHERE {where} AND {field} IS NOT NULL"
-        low, high = self._asked(f"SELECT min({field}), max({field}) {here}", values)[0]
+        low, high = self._asked(f"SELECT min({column}), max({column}) {here}", values)[0]
         if low is None:
             return Histogram((), (), ())
         width = (high - low) / bins or 1.0
-        of_bin = f"min({bins - 1}, CAST(({field} - ?) / ? AS INTEGER))"
+        of_bin = f"min({bins - 1}, CAST(({column} - ?) / ? AS INTEGER))"
         rows = self._asked(f"SELECT {of_bin} AS bin, count(*), sum(solved) {here} GROUP BY bin", [low, width, *values])
         counted = {row[0]: (row[1], row[2]) for row in rows}
         both = [counted.get(number, (0, 0)) for number in range(bins)]

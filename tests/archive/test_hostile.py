@@ -13,7 +13,7 @@ from etude.archive.export import export
 from etude.archive.fates import LEDGER
 from etude.archive.frames import Kind, encoded
 from etude.archive.index import Index
-from etude.archive.query import HISTOGRAMS, ORDERS, Filter, cursor, page_sql
+from etude.archive.query import HISTOGRAMS, ORDERS, Filter, cursor, histogram_sql, holding, page_sql
 from etude.archive.reader import ArchiveReader
 from etude.archive.records import FileChange, KeptTask
 from etude.archive.writer import ArchiveWriter
@@ -106,18 +106,25 @@ def test_a_page_is_one_walk_along_an_index(tmp_path):
                     [step] = plan(*page_sql(Filter(), order, after, 50))
                     assert f"USING INDEX by_{column}" in step or column == "seq", step
                     assert "SEARCH" in step or after is None, step
-        for given, used in {
-            "task": "by_task_id", "group": "by_group_id", "outcome": "by_outcome", "phase": "by_phase",
-        }.items():  # fmt: skip
+        for chosen in (Filter(task="a"), Filter(outcome="scored", phase="training", solved=True), Filter(tool="a")):
+            for order in ("kept", "-reward"):
+                steps = plan(*page_sql(chosen, order, cursor(0, 99), 50))
+                assert steps[0].startswith("SEARCH trajectories USING IN"), steps
+                assert not any("TEMP B-TREE" in step for step in steps), steps
+        [walk, *_] = plan(*page_sql(Filter(text="a"), "-kept", cursor(0, 99), 50))
+        assert walk.startswith("SCAN said VIRTUAL TABLE INDEX"), walk
+        for given, used in {"task": "task_id", "group": "group_id", "outcome": "outcome", "phase": "phase"}.items():
             chosen = Filter(**{given: "scored"})
-            [step] = plan(*page_sql(chosen, "-kept", cursor(0, 99), 50))
-            assert used in step and step.startswith("SEARCH"), step
-            [step] = plan(f"SELECT count(*) FROM trajectories WHERE {chosen.sql()[0]}", chosen.sql()[1])
-            assert f"USING COVERING INDEX {used}" in step
-        for chosen in (Filter(text="a"), Filter(finding="a"), Filter(tool="a")):
-            steps = plan(*page_sql(chosen, "-kept", None, 50))
-            assert not any(step.startswith("SCAN trajectories") for step in steps), steps
-            assert any("VIRTUAL TABLE INDEX" in step or "PRIMARY KEY" in step for step in steps), steps
+            [step, _] = plan(*page_sql(chosen, "-reward", None, 50, few=True))
+            assert step.startswith(f"SEARCH trajectories USING INDEX by_{used}"), step
+            holds, values = holding(chosen.conditions())
+            [step] = plan(f"SELECT count(*) FROM trajectories WHERE {holds}", values)
+            assert "USING COVERING INDEX" in step and step.startswith("SEARCH"), step
+        for field in HISTOGRAMS:
+            chosen = Filter(outcome="scored", reward=(0.1, None), version=(2, 5), trained=True, task="t")
+            column, here, values = histogram_sql(chosen.conditions(), field, probed=True)
+            [step] = plan(f"SELECT min({column}), max({column}), sum(solved) {here}", values)
+            assert "USING COVERING INDEX figures" in step, step
     finally:
         index.close()
 
