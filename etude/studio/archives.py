@@ -25,33 +25,51 @@ _IGNORED = ("index.sqlite", "index.sqlite-wal", "index.sqlite-shm", "index.lock"
 Seen = tuple[tuple[str, int, float], ...]
 
 
+class _Opened:
+    """One run's archive. Who waits for it to be read waits for no other."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._reader: ArchiveReader | None = None
+        self._known: Seen = ()
+
+    def reader(self) -> ArchiveReader:
+        with self._lock:
+            seen = tuple(_seen(self._path))
+            if self._reader is None:
+                self._reader = ArchiveReader(self._path)
+            elif seen != self._known:
+                self._reader.refresh()
+            self._known = seen
+            return self._reader
+
+    def close(self) -> None:
+        with self._lock:
+            if self._reader is not None:
+                self._reader.close()
+            self._reader = None
+
+
 class Archives:
     """Of one server's runs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[str, tuple[ArchiveReader, Seen]] = {}
+        self._open: dict[str, _Opened] = {}
 
     def reader(self, run: Run) -> ArchiveReader:
         """The run's, which knows all that is there by now. Raises Refused for what is no archive of a run's."""
-        seen = tuple(_seen(run.directory.path))
         with self._lock:
-            known = self._open.pop(run.id, None)
-            if known is None:
-                reader = ArchiveReader(run.directory.path)
-            else:
-                reader, before = known
-                if before != seen:
-                    reader.refresh()
-            self._open[run.id] = reader, seen  # the last
+            opened = self._open.pop(run.id, None) or _Opened(run.directory.path)
+            self._open[run.id] = opened  # the last
             for oldest in list(self._open)[:-_MOST_OPEN]:
-                del self._open[oldest]  # whoever reads it still has it; it is closed with its last use
-            return reader
+                del self._open[oldest]  # whoever reads it has it still
+        return opened.reader()
 
     def close(self) -> None:
         with self._lock:
-            for reader, _ in self._open.values():
-                reader.close()
+            for opened in self._open.values():
+                opened.close()
             self._open.clear()
 
 

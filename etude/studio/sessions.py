@@ -26,6 +26,8 @@ from etude.product.sessions.stream import Tail
 from etude.serving.openapi import Operation, routes_of
 from etude.studio.topic import AT_ONCE, LOOK_S, MakeTopic, Told, Topic
 
+_LOOK_S = 1.0
+"""How often a log is looked at for what another process writes."""
 _LEFT_OUT = ("/health", "/sessions/{session}/events")
 _READ = {("/sessions", "GET"), ("/sessions/{session}", "GET")}
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -81,7 +83,7 @@ class SessionTopic(Topic):
         after = int(cursor) if cursor and cursor.isascii() and cursor.isdigit() and len(cursor) < 12 else 0
         self._tail, self._channel = Tail(hub.log(session), after), hub.channel(session)
         self._listener = Listener()
-        self._caught_up = False
+        self._caught_up, self._looked_at = False, 0.0
 
     async def open(self) -> Told:
         self._listener = self._channel.listen()
@@ -99,7 +101,11 @@ class SessionTopic(Topic):
                 told += _numbered(self._tail.one())
             else:
                 told.append(("", {"name": item.name, "data": dict(item.data)}))
-        return told or await self._more()  # what another process writes
+        now = asyncio.get_running_loop().time()
+        if told or now - self._looked_at < _LOOK_S:
+            return told
+        self._looked_at = now
+        return await self._more()  # what another process writes
 
     async def _catch_up(self) -> Told:
         lines = await self._more()
