@@ -210,6 +210,8 @@ class Trajectory:
     """What the auditor found, a line each; empty where nobody audited."""
     seconds: float = 0.0
     """Wall time from dispatch to verdict."""
+    verifier: str = ""
+    """The end of what the verifier printed, or what kept it from a verdict; never for the agent."""
 
 
 @dataclass(frozen=True)

@@ -247,6 +247,11 @@ def live(made: World, ends: ExitStack) -> None:
         time.sleep(0.2)
 
 
+def runs(made: World, ends: ExitStack) -> None:
+    """A directory of runs, in which there is none yet."""
+    (made.root / "runs").mkdir()
+
+
 def roots(made: World, ends: ExitStack) -> None:
     """A root file system of busybox, and tasks with a Dockerfile on it."""
     root = made.root / "rootfs"

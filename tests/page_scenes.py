@@ -78,6 +78,7 @@ SCENES: Mapping[str, Scene] = {
     "search": Scene("docs/search.md", (prepared.shop, prepared.in_shop)),
     "models": Scene("docs/models.md", (prepared.downloads,), smaller=PACKAGE, seconds=40),
     "serving": Scene("docs/serving.md", (prepared.clone,)),
+    "studio": Scene("docs/studio.md", (prepared.clone,), seconds=60),
     "sessions": Scene("docs/sessions.md", (*AGENT, prepared.spans), smaller=SESSION),
     "tasks": Scene("docs/tasks.md", (*SHOP, prepared.endpoint), "", FEW_TASKS, 75, images),
     "tutorial": Scene("docs/tutorial.md", (prepared.models, prepared.beside, prepared.offline), seconds=75),
@@ -85,6 +86,7 @@ SCENES: Mapping[str, Scene] = {
     "at once": Scene(_COMMANDS, (prepared.clone, prepared.completions, prepared.agent), _AT_ONCE),
     "training": Scene(_COMMANDS, (prepared.clone,), "^etude train", seconds=45),
     "commands live": Scene(_COMMANDS, (prepared.live,), "^etude (plan|runs|bench behaviour)", seconds=75),
+    "looking": Scene(_COMMANDS, (prepared.runs,), "^etude studio"),
     "sitting": Scene(_COMMANDS, AGENT, "^etude (init|agent|acp|sessions)", SESSION, seconds=25),
     "commands models": Scene(_COMMANDS, (prepared.downloads,), "^etude models", seconds=75),
     "sandboxes": Scene(_COMMANDS, (prepared.clone,), "^etude (play|serve|environments (serve|burst))", FEW, seconds=25),
@@ -194,6 +196,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "claude": ("npm", "tests/clients/test_coding_agents.py::test_it_completes_a_tool_call_and_tells_the_answer"),
     },
     "docs/sessions.md": {"pip install '.[environments]'": (_INDEX, _LIGHT), "pip install '.[otel]'": (_INDEX, _LIGHT)},
+    "docs/studio.md": {"pip install '.[studio]'": (_INDEX, _LIGHT)},
     "docs/tasks.md": {
         "pip install . ./integrations/verifiers": (
             _INDEX, "tests/bench/test_verifiers.py::test_its_evaluator_plays_a_task_and_takes_our_verdict",

@@ -27,11 +27,11 @@ from pseudo_terminal import CTRL_D, ENTER, Terminal
 
 DEADLINE_S = 600
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etude"
-SERVERS = {"serve": 8450, "environments serve": 8460, "sessions serve": 8470, "weights relay": 8480}
+SERVERS = {"serve": 8450, "environments serve": 8460, "sessions serve": 8470, "weights relay": 8480, "studio": 8490}
 """The commands that stay until they are stopped, and the ports that they have where none is named."""
-_SERVER = re.compile(r"etude (serve|environments serve|sessions serve|weights relay)\b")
+_SERVER = re.compile(r"etude (serve|environments serve|sessions serve|weights relay|studio)\b")
 _INTERACTIVE = re.compile(r"etude agent(?: --(?:endpoint|model|set) \S+)*(?:\s+#.*)?$")
-_PORT = re.compile(r"(?<=\d\.\d:)\d{4}\b|(?<=port=)\d{4}\b")
+_PORT = re.compile(r"(?<=\d\.\d:)\d{4}\b|(?<=port[= ])\d{4}\b")
 _FOREIGN = ("OPENAI_", "ANTHROPIC_", "ETUDE_", "XDG_", "OTEL_", "GIT_")
 _SAME = doctest.OutputChecker()
 
@@ -68,7 +68,7 @@ class World:
         """A line of a page in the form in which it is played here."""
         for pattern, instead in self._smaller.items():
             line = re.sub(pattern, lambda _, to=instead: to if isinstance(to, str) else to(self), line)
-        if (server := _SERVER.match(line)) and " port=" not in line:
+        if (server := _SERVER.match(line)) and not re.search("port[= ]", line):
             command, hash, remark = line.partition(" #")
             line = f"{command.rstrip()} --set port={SERVERS[server[1]]}{hash}{remark}"
         return _PORT.sub(lambda port: self.port(port[0]), line)

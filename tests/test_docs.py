@@ -67,7 +67,7 @@ def test_the_checks_find_what_is_wrong(tmp_path):
     page.write_text(
         "# A b\n[x](gone.md) [y](#no) [z](#a-b) [w](page.md#c)\n```\netude trian recipes/x.toml\nmake quikstart\n"
         "pip install '.[tain]'\nA=1 python tools/house.py --wriet\ncd x && etude config\n```\n"
-        "`etude agent --lsit`, `etude bench plot`, `etude studio`, `python benchmarks/gone.py`\n"
+        "`etude agent --lsit`, `etude bench plot`, `etude release`, `python benchmarks/gone.py`\n"
     )
     assert broken(page) == ["gone.md", "#no", "page.md#c"]
     checks = [(line, True) for line in typed(page)] + [(line, False) for line in mentioned(page)]

@@ -103,6 +103,7 @@ NOT_TRIED = {
     "bench/acp.py": SCRATCH,
     "bench/sinks/beside.py": "what a sink's process says: tests/bench/test_sinks.py",
     "bench/sinks/export.py": "which figures were told, that the run has in its own files: told again",
+    "cli/train.py": "the run's directory, for who looks at it: the run's claim makes it all the same",
     "engine/server/shape.py": MEMORY,
     "environments/cgroups.py": KERNEL,
     "environments/container/command.py": SCRATCH,

@@ -42,6 +42,7 @@ FILES = {
     "bench run --config": ("etude.bench.config:BenchConfig",),
     "agent --config": ("etude.product.config:AgentConfig",),
     "sessions serve": ("etude.product.sessions.config:SessionsConfig",),
+    "studio --config": ("etude.studio.config:StudioConfig",),
     "serve --config": ("etude.engine.server.app:ServeConfig",),
     "environments serve": ("etude.environments.server.app:ServerConfig",),
     "weights relay --config": ("etude.weights.relay:RelayConfig",),
@@ -53,8 +54,9 @@ FILES = {
 """What takes a TOML file, and the configs that one may be of."""
 _ALIKE = {"config": "train", "plan": "train", "acp": "agent"}
 """Commands that take the file of another one."""
-_TRAINING = ("train", "config", "plan", "pretrain", "play", "serve", "models", "weights")
-"""Commands that need the extra `train` as a whole, whichever of its packages they miss first."""
+_NEEDED = dict.fromkeys(("train", "config", "plan", "pretrain", "play", "serve", "models", "weights"), "train")
+_NEEDED["studio"] = "studio"
+"""The extras that commands need as a whole, whichever of its packages they miss first."""
 
 
 def os_error_line(error: OSError) -> str | None:
@@ -106,7 +108,7 @@ def _of_an_extra(error: ModuleNotFoundError, command: str) -> str | None:
     extra = extra_of(error.name or "")
     if extra is None:
         return None
-    return f"{error.name} is not installed: {install_command('train' if command in _TRAINING else extra)}"
+    return f"{error.name} is not installed: {install_command(_NEEDED.get(command, extra))}"
 
 
 def _of_another(options: argparse.Namespace) -> str | None:

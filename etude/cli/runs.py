@@ -1,5 +1,5 @@
 """`etude runs set RUN KEY=VALUE …`, `replace RUN KIND` and `engines RUN`: change a run while it goes on; `export RUN`:
-tell its figures to a library of experiments.
+tell its figures to a library of experiments, or write its trajectories; `gc RUN`: remove the oldest of these.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import select
 import sys
 from pathlib import Path
 
+from etude.errors import ConfigError
 from etude.plain import say
 
 KINDS = ("sessions", "rewards", "engine", "trainer")
@@ -32,19 +33,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = engines.add_mutually_exclusive_group()
     how.add_argument("--join", action="store_true", help="start one more; it samples once it has the newest version")
     how.add_argument("--leave", metavar="ENGINE", help="let this one end; its sessions go on elsewhere")
-    telling = commands.add_parser("export", help="tell its figures to wandb, tensorboard or trackio, each once")
+    telling = commands.add_parser("export", help="tell its figures to a sink, each once, or write its trajectories")
     telling.add_argument("directory", metavar="RUN", type=Path, help="the run's directory; it may go on, or be over")
-    telling.add_argument("--to", metavar="SINK", required=True, help="wandb, tensorboard, trackio or one of your own")
-    telling.add_argument("--follow", action="store_true", help="and those to come, until standard input ends")
-    for command in (changing, replacing, engines, telling):
+    what = telling.add_mutually_exclusive_group(required=True)
+    what.add_argument("--to", metavar="SINK", help="figures: to wandb, tensorboard, trackio or one of your own")
+    what.add_argument("--format", metavar="FORMAT", help="trajectories: as atif, jsonl or parquet; needs --out")
+    telling.add_argument("--follow", action="store_true", help="with --to: those to come, too, until stdin ends")
+    telling.add_argument("--out", type=Path, metavar="FILE", help="with --format: the file; with atif, a directory")
+    telling.add_argument(
+        "--filter", action="append", default=[], metavar="KEY=VALUE",
+        help="with --format: only those, as outcome=cheated, step=3..10, tool=grep; may be given several times"
+    )  # fmt: skip
+    collecting = commands.add_parser("gc", help="remove the oldest trajectories of its archive")
+    collecting.add_argument("directory", metavar="RUN", type=Path, help="the run's directory; it may go on, or be over")
+    collecting.add_argument("--days", type=float, metavar="DAYS", help="those that are older")
+    collecting.add_argument("--gigabytes", type=float, metavar="GB", help="as many as are beyond this size")
+    for command in (changing, replacing, engines, telling, collecting):
         command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
-    return _export(options) if options.runs_command == "export" else _ask(options)
+    if options.runs_command == "gc":
+        return _collect(options)
+    if options.runs_command == "export":
+        return _export(options) if options.format is None else _write(options)
+    return _ask(options)
 
 
 def _export(options: argparse.Namespace) -> int:
+    _refuse(options, "with --format alone", "out", "filter")
     from etude.bench.sinks.base import open_sink
     from etude.bench.sinks.export import export
 
@@ -53,6 +70,53 @@ def _export(options: argparse.Namespace) -> int:
     sent = ", ".join(f"{kind} {number}" for kind, number in found["sent"].items()) or "nothing"
     say(json.dumps(found) if options.json else f"{options.to}: up to {sent}, run {found['id']}: {found['see']}")
     return 0
+
+
+def _write(options: argparse.Namespace) -> int:
+    from etude.archive.export import export
+    from etude.archive.query import Filter
+    from etude.archive.reader import ArchiveReader
+
+    _refuse(options, "with --to alone", "follow")
+    if options.out is None:
+        raise ConfigError("--format: say with --out where the trajectories are to be")
+    pairs = [each.partition("=") for each in options.filter]
+    if wrong := next((name for name, equals, _ in pairs if not equals), None):
+        raise ConfigError(f"--filter {wrong}: is not of the form KEY=VALUE, such as outcome=cheated")
+    chosen = Filter.of({name: value for name, _, value in pairs})
+    with ArchiveReader(_archived(options.directory)) as reader:
+        found = export(reader, chosen, options.format, options.out)
+    told = {"file": str(options.out), "trajectories": found.trajectories, "bytes": found.bytes}
+    text = f"{options.out}: {found.trajectories:,} trajectories, {found.bytes / 1e6:.1f} MB"
+    say(json.dumps(told) if options.json else text)
+    return 0
+
+
+def _collect(options: argparse.Namespace) -> int:
+    from etude.archive.retention import Retention, remove_old
+    from etude.archive.writer import ARCHIVE
+
+    if options.days is None and options.gigabytes is None:
+        raise ConfigError("gc: say with --days or --gigabytes what is to stay")
+    found = remove_old(_archived(options.directory) / ARCHIVE, Retention(options.gigabytes, options.days))
+    told = {"chunks": found.chunks, "freed_bytes": found.bytes}
+    text = f"{found.chunks} chunks removed, {found.bytes / 1e6:.1f} MB"
+    say(json.dumps(told) if options.json else text)
+    return 0
+
+
+def _archived(directory: Path) -> Path:
+    """A run with an archive."""
+    from etude.archive.writer import ARCHIVE
+
+    if not (directory / ARCHIVE).is_dir():
+        raise ConfigError(f"{directory}: no archive of a run here; give the directory that `etude train` writes")
+    return directory
+
+
+def _refuse(options: argparse.Namespace, where: str, *names: str) -> None:
+    if given := next((name for name in names if getattr(options, name)), None):
+        raise ConfigError(f"--{given}: is of use {where}")
 
 
 def _over(follow: bool) -> bool:

@@ -28,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--report-to", action="append", default=[], metavar="SINK",
         help="tell the figures to wandb, tensorboard or trackio too; may be given several times"
     )  # fmt: skip
+    parser.add_argument(
+        "--serve", action="store_true", help="show the run in a browser meanwhile: print the address of `etude studio`"
+    )
     parser.add_argument("--explain", metavar="KEY", help="say what a key does and where its value is from; run nothing")
     parser.add_argument("--json", action="store_true", help="print nothing but the final JSON line")
     parser.add_argument(
@@ -38,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.explain is not None:
         return _explain(options)
+    if options.serve and options.unsupervised:
+        raise ConfigError("--serve: is the supervisor's; leave --unsupervised out, or start `etude studio` beside it")
     from etude.cli.stopping import stoppable
 
     with stoppable() as running:
@@ -67,10 +72,28 @@ def _supervise(options: argparse.Namespace) -> int:
     flags = [flag for flag, given in (("--resume", options.resume), ("--json", options.json)) if given]
     command = command_of(["train", str(options.recipe), "--out", str(directory), *sets, *flags, "--unsupervised"])
     restarts = Restarts(recipe.faults, directory / "metrics.jsonl")
+    beside = _studio_of(directory) if options.serve else []
     try:
-        return Supervisor(command, "--resume", directory / "recipe.json", restarts).run()
+        return Supervisor(command, "--resume", directory / "recipe.json", restarts, beside).run()
     finally:
         _sweep(options)
+
+
+def _studio_of(directory: Path) -> list[str]:
+    """The command that shows the run. It has one port for all its lives, so that a tab finds it again."""
+    from etude.rollouts.supervisor import command_of
+    from etude.serving.process import LOOPBACK, listening
+    from etude.studio.config import StudioConfig
+
+    config = StudioConfig()
+    try:
+        sock = listening(config.host, config.port, LOOPBACK)
+    except ConfigError:  # another studio has it
+        sock = listening(config.host, 0, LOOPBACK)
+    with sock:
+        port = sock.getsockname()[1]
+    directory.mkdir(parents=True, exist_ok=True)
+    return command_of(["studio", str(directory), "--port", str(port)])
 
 
 def _sweep(options: argparse.Namespace) -> None:

@@ -15,6 +15,7 @@ import itertools
 import os
 import posixpath
 import stat
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -35,6 +36,13 @@ def read(root: Path, path: str, most_bytes: int, *, alone: bool = False) -> byte
         if len(data) > most_bytes:  # it has grown
             raise _refused(errno.EFBIG, f"is larger than {most_bytes} bytes", path)
         return data
+
+
+def piece(root: Path, path: str, at: int, most_bytes: int) -> tuple[bytes, os.stat_result]:
+    """The bytes of a regular file of `root` from one on, at most so many however large it is, and what the file is."""
+    with _regular(root, path, sys.maxsize) as (file, found):
+        file.seek(at)
+        return file.read(most_bytes), found
 
 
 def copy(root: Path, path: str, target: Path, most_bytes: int) -> None:

@@ -1,8 +1,9 @@
 """A file or directory that one process at a time has, or several share, for as long as they live.
 
-Owns `hold`, and what asks less: `try_hold`, `wait_for` and `share`. Nothing else calls flock. Who is killed while it
-starts another process leaves its lock to that child, until the child has become its program: it has every open file for
-that moment, which on a busy machine is long. Such a leftover is waited for by `hold`; a process that lives is not.
+Owns `hold`, and what asks less: `try_hold`, `wait_for`, `share` and `is_held`. Nothing else calls flock. Who is killed
+while it starts another process leaves its lock to that child, until the child has become its program: it has every open
+file for that moment, which on a busy machine is long. Such a leftover is waited for by `hold`; a process that lives is
+not.
 """
 
 from __future__ import annotations
@@ -47,6 +48,17 @@ def wait_for(handle: int, patience_s: float) -> bool:
     while not (held := try_hold(handle)) and time.monotonic() < end:
         time.sleep(0.1)
     return held
+
+
+def is_held(handle: int) -> bool:
+    """Whether another process has the open file now. Who asks has a share of it for that moment, which whoever waits
+    for the file outlasts."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(handle, fcntl.LOCK_UN)
+    return False
 
 
 def share(handle: int) -> None:

@@ -76,6 +76,11 @@ class Judgement:
             *self.failed_parts,
         )
 
+    @property
+    def printed(self) -> str:
+        """The end of what the verifier printed, or what kept it from a verdict."""
+        return self.verdict.detail if isinstance(self.verdict, Verdict) else self.verdict.what
+
     def counts(self) -> Mapping[str, int]:
         """For a run's metrics: how often each was asked, and what it found. A judge that came to no verdict counts."""
         counts: dict[str, int] = {}

@@ -9,6 +9,8 @@ Talks to: host.lock.
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Any
@@ -39,6 +41,7 @@ def claim(directory: Path, config: RunConfig, resume: bool) -> IO[str]:
     file = (directory / LOCK).open("a")
     try:
         _hold(file, directory)
+        _say_where(file)
         if not _goes_on(directory, config, dumped, resume):
             write_whole(directory / RECIPE, f"{json.dumps(dumped, indent=1, default=float)}\n".encode())
     except BaseException:
@@ -56,6 +59,13 @@ def _hold(file: IO[str], directory: Path) -> None:
         raise ConfigError(
             f"{directory}: a run is under way there ({error.strerror}); stop it first, or choose another --out"
         ) from None
+
+
+def _say_where(file: IO[str]) -> None:
+    """Which file this is, and on which machine: a copy of it, with all the run, can be told from it."""
+    file.truncate(0)
+    json.dump({"host": socket.gethostname(), "inode": os.fstat(file.fileno()).st_ino}, file)
+    file.flush()
 
 
 def _goes_on(directory: Path, config: RunConfig, dumped: dict[str, Any], resume: bool) -> bool:

@@ -79,7 +79,7 @@ class Cluster:
         rollouts, spares = config.rollouts, config.faults.spares
         self.sessions = WorkerPool("sessions", self._session_worker, rollouts.workers, spares, self.restarts)
         self.rewards = WorkerPool(
-            "rewards", lambda: rewards.RewardWorker.remote(config), rollouts.workers, 0, self.restarts
+            "rewards", lambda: rewards.RewardWorker.remote(config, directory), rollouts.workers, 0, self.restarts
         )
         self.trajectories = TrajectoryStore(directory / "trajectories")
         self.evaluated = TrajectoryStore(directory / "evaluated")

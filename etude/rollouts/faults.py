@@ -19,7 +19,7 @@ from pydantic import Field
 from etude.config import Config
 from etude.deadlines import DeadlineConfig, scaled
 from etude.errors import EtudeError
-from etude.rollouts.lines import append, rows
+from etude.rollouts.lines import note, rows
 
 Kind = Literal["controller", "trainer", "engine", "sessions", "rewards"]
 
@@ -109,7 +109,7 @@ class Restarts:
 
     def note(self, kind: Kind, why: str) -> None:
         """Write a restart down that is not counted against the budget, such as a replacement by an operator."""
-        append(self.metrics, {"kind": "restart", "process": kind, "why": why, "at": time.time()})
+        note(self.metrics, "restart", {"process": kind, "why": why})
 
 
 def restarts_of(metrics: Path) -> dict[str, int]:

@@ -1,13 +1,14 @@
 """The lines of a run's metrics.jsonl. Several processes append to it, and any may be killed or run out of disk.
 
-Owns `append`, `rows` and `whole`. A line that was cut is ended by whoever writes next, so that no other is lost with
-it, and is passed over by whoever reads. Uses next to nothing but the standard library, so that the supervisor can.
+Owns `append`, `note`, `rows` and `whole`. A line that was cut is ended by whoever writes next, so that no other is lost
+with it, and is passed over by whoever reads. Uses next to nothing but the standard library, so that the supervisor can.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,11 @@ def append(path: Path, row: Mapping[str, Any], *, synced: bool = False) -> None:
         if synced:
             file.flush()
             os.fsync(file.fileno())
+
+
+def note(path: Path, kind: str, row: Mapping[str, Any]) -> None:
+    """Add a line of a kind, with the time in Unix seconds."""
+    append(path, {"kind": kind, "at": round(time.time(), 3), **row})
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -34,22 +35,26 @@ class Operator:
         cluster: Cluster,
         controller: Callable[[], Controller | None],
         write: Callable[[str, dict[str, Any]], None],
+        seen: Callable[[], dict[str, Any]],
     ) -> None:
-        """`write` appends a line of a kind to the run's metrics."""
+        """`write` appends a line of a kind to the run's metrics; `seen` is what goes on (`watch.seen`)."""
         self.changes, self.cluster, self.controller, self.write = changes, cluster, controller, write
+        self.seen = seen
         self._replacing = asyncio.Lock()
 
     async def answer(self, request: dict[str, Any]) -> str:
         """Do what is asked, and say what was done. Raises ConfigError for what cannot be."""
         if request.get("command") == "ping":
             return "it goes on"
+        if request.get("command") == "watch":
+            return json.dumps(self.seen(), default=float)
         if request.get("command") == "set":
             return self._set([str(change) for change in request["changes"]])
         if request.get("command") == "replace":
             return await self._replace(str(request["kind"]))
         if request.get("command") == "engines":
             return await self._engines(request.get("change"), str(request.get("name")))
-        raise ConfigError(f"a run knows the commands set, replace and engines, not {request.get('command')!r}")
+        raise ConfigError(f"a run knows the commands set, replace, engines and watch, not {request.get('command')!r}")
 
     async def _engines(self, change: str | None, name: str) -> str:
         """Have one more, or one fewer, and say which there are."""

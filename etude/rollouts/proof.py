@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from etude.models.config import ModelConfig
 
 ALWAYS = (
-    "tool_calls", "deltas_published", "delta_bytes_published", "deltas_applied", "roots_verified",
+    "tool_calls", "deltas_published", "delta_bytes_published", "deltas_applied", "roots_verified", "archived",
+    "marked_tokens",
 )  # fmt: skip
 ENOUGH_STEPS = 10
 """From here on some version must have met a sequence half decoded, and every switch of the algorithm a token that it

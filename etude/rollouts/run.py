@@ -28,7 +28,7 @@ from etude.rollouts.examples import side_by_side, three_sessions
 from etude.rollouts.faults import restarts_of
 from etude.rollouts.fleet import FLEET
 from etude.rollouts.ledger import GroupLedger
-from etude.rollouts.lines import append
+from etude.rollouts.lines import append, note
 from etude.rollouts.live import Changes, ControlSocket
 from etude.rollouts.loop import train
 from etude.rollouts.operator import Operator
@@ -41,7 +41,7 @@ from etude.rollouts.slots import Slot, State
 from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import TaskStream, of_directories, of_family
 from etude.rollouts.view import View, ViewState
-from etude.rollouts.watch import Watch
+from etude.rollouts.watch import Watch, seen
 
 KEPT = ("samples_per_s", "trainer_busy", "engine_busy", "cpu_by_part", "steps", "rollouts")
 CONTROL_VERSION = Version(1_000_000)
@@ -56,6 +56,8 @@ class Run:
         self.changes = Changes(config, directory)
         self.stopping = False
         self.controller: Controller | None = None
+        self.watch: Watch | None = None
+        self.begun = False
         self.main: asyncio.Task[Any] | None = None
 
     async def execute(self) -> dict[str, Any]:
@@ -70,7 +72,7 @@ class Run:
             await preflight(self.config, self.directory)
             self.cluster = await Cluster.start(self.config, self.directory)
             try:
-                operator = Operator(self.changes, self.cluster, lambda: self.controller, self._note)
+                operator = Operator(self.changes, self.cluster, lambda: self.controller, self._note, self._seen)
                 async with ControlSocket(self.directory, operator.answer):
                     summary = await self._phases(started)
                 self._phase("done")
@@ -84,13 +86,19 @@ class Run:
         """Tell the view what goes on now."""
         state = self.view.state
         state.phase, state.evaluated, state.to_evaluate, state.left_s = name, 0, tasks, None
+        if self.begun:  # what has written nothing may be started anew
+            note(self.directory / "metrics.jsonl", "phase", {"name": name, "tasks": tasks})
         self.view.line(f"{name}{f' ({tasks} tasks)' if tasks else ''}")
         self.view.refresh()
 
     def _note(self, kind: str, line: dict[str, Any]) -> None:
         """Write down and show what an operator has done."""
         self.view.line(f"{kind}: {json.dumps(line)}")
-        append(self.directory / "metrics.jsonl", {"kind": kind, **line})
+        note(self.directory / "metrics.jsonl", kind, line)
+
+    def _seen(self) -> dict[str, Any]:
+        """What goes on, for who watches from outside."""
+        return seen(self.view.state, self.watch)
 
     def stop(self) -> None:
         """End training after the step in progress, and any other phase at once; what is saved can be resumed."""
@@ -105,14 +113,15 @@ class Run:
         tasks = evaluation_set(self.config.evaluation, self.config.rollouts.family)
         state = await self.cluster.trainer.resume() or {}
         self.stats = RunStats(self.directory / "metrics.jsonl", state.get("stats"), state.get("line"))
+        self.begun = True
         self._count_publications(state)
         self.cluster.trainer.on_resumed = self._count_publications
         self.cluster.fleet.on_joining = self.stats.swapped
         self._phase("publishing")
         version = await self._engines_at_newest(self._sampled_under(state))
         await self._say_room()
-        self.watch = Watch(self.view, self.cluster, self.stats)
-        watching = asyncio.create_task(self.watch.run())
+        watch = self.watch = Watch(self.view, self.cluster, self.stats)
+        watching = asyncio.create_task(watch.run())
         try:
             return await self._measured(tasks, state, version, started)
         finally:
@@ -213,9 +222,8 @@ class Run:
         stream = TaskStream(source, config.seed, budget.by_difficulty, state.get("stream"))
         ledger = GroupLedger(self.directory / "ledger")
         controller = Controller(config, self.cluster, stream, self.stats, ledger, state)
-        self.controller = self.watch.controller = controller
-        if config.faults.journal:
-            controller.slots.on_move = journal_of(self.directory)
+        self._followed(controller)
+        controller.slots.on_move = self._witnesses(config.faults.journal)
         before = await self._gauges()
         trained = Version(state["line"]["version"]) if state else Version(0)
         await controller.start(trained, version)
@@ -223,7 +231,7 @@ class Run:
             await train(controller)
         finally:
             await controller.stop()
-            self.controller = self.watch.controller = None
+            self._followed(None)
         if self.stopping:
             raise asyncio.CancelledError
         after = await self._gauges()
@@ -243,6 +251,23 @@ class Run:
         _write(path, training)
         self.cluster.trajectories.clear()  # what was under way at the end is not gone on with
         return training
+
+    def _followed(self, controller: Controller | None) -> None:
+        self.controller = controller
+        if self.watch is not None:
+            self.watch.controller = controller
+
+    def _witnesses(self, journal: bool) -> Callable[[Slot, State | None], None]:
+        """Those who are told of every move of a slot."""
+        told: list[Callable[[Slot, State | None], None]] = [self.watch.moved] if self.watch is not None else []
+        if journal:
+            told.append(journal_of(self.directory))
+
+        def tell(slot: Slot, before: State | None) -> None:
+            for each in told:
+                each(slot, before)
+
+        return tell
 
     async def _gauges(self) -> dict[str, Any]:
         """Clocks and counts whose differences a phase is measured by."""

@@ -11,6 +11,8 @@ Talks to: environments, harness, rewards, rollouts.trajectory_store.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from etude.archive.columns import split
+from etude.archive.writer import ArchiveWriter
 from etude.environments.archive import Archive
 from etude.environments.base import Backend, Sandbox
 from etude.errors import EtudeError, SandboxError, SandboxSpoiled
@@ -30,6 +34,7 @@ from etude.rewards.judgement import Judges
 from etude.rewards.reward import score
 from etude.rewards.sealed import Sealed, judge, run_to_seal
 from etude.rollouts.config import RunConfig
+from etude.rollouts.kept import kept_of
 from etude.rollouts.sample import Sample, failed, sample_of
 from etude.rollouts.trajectory_store import Resumption, StoredTrajectory, TrajectoryStore
 from etude.tasks.planted import found_or_missed, is_planted, script_of
@@ -68,6 +73,10 @@ class SealedRollout:
     """Its outcome is InfraFailed: `VERDICT_PENDING`, or what kept the session from its end."""
     sealed: Sealed | None
     """None where the session did not come to its end."""
+    worker: str = ""
+    """Which process played it to its end."""
+    over_at: float = 0.0
+    """Unix seconds: when its session ended."""
 
     def __setstate__(self, stored: dict[str, Any]) -> None:
         """Of one that an older version has sealed as well."""
@@ -185,7 +194,7 @@ class _Player:
         result, planted = sealed.result, {} if self.planted is None else {"planted": 1}
         counted = {**result.usage, **usage, **planted}
         trajectory = replace(self.trajectory(), segments=result.segments, events=result.events, usage=counted)
-        return SealedRollout(self.request, trajectory, sealed)
+        return SealedRollout(self.request, trajectory, sealed, f"{socket.gethostname()}/{os.getpid()}", time.time())
 
     def trajectory(self) -> Trajectory:
         """As much as is known of any."""
@@ -213,19 +222,29 @@ def _with_log(
     trajectory, sealed = replace(left.trajectory, segments=segments, events=events), left.sealed
     if sealed is not None:
         sealed = replace(sealed, result=replace(sealed.result, segments=segments, events=events))
-    return SealedRollout(request, trajectory, sealed)
+    return replace(left, request=request, trajectory=trajectory, sealed=sealed)
 
 
-async def judge_kept(request: RolloutRequest, judge: Callable[[SealedRollout], Awaitable[Trajectory]]) -> Sample:
-    """Have `judge_sealed` or `judge_as_blocked` judge what the session of a request has left where it is kept.
-    Raises nothing but cancellation.
+async def judge_kept(
+    request: RolloutRequest,
+    judge: Callable[[SealedRollout], Awaitable[Trajectory]],
+    archive: ArchiveWriter | None = None,
+) -> Sample:
+    """Have `judge_sealed` or `judge_as_blocked` judge what the session of a request has left where it is kept, and keep
+    it in the `archive`, which has it before anybody hears of the verdict. Raises nothing but cancellation.
     """
     assert request.kept is not None
     store = TrajectoryStore(request.kept)
     try:
         left, sample = await asyncio.to_thread(store.sealed, request.id)
-        judged = await judge(_with_log(left, request, (), await asyncio.to_thread(store.events, request.id)))
-        return sample.judged(judged, await asyncio.to_thread(store.settle, request.id))
+        log = await asyncio.to_thread(lambda: split(store.log(request.id)))
+        rollout = _with_log(left, request, (), tuple(said.event for said in log[1]))
+        judged = await judge(rollout)
+        done = sample.judged(judged, await asyncio.to_thread(store.settle, request.id))
+        if archive is None:
+            return done
+        await asyncio.to_thread(lambda: archive.keep(kept_of(rollout, judged, done, log)))
+        return replace(done, usage={**done.usage, "archived": 1})
     except (EtudeError, OSError) as error:
         return failed(request.id, request.task, request.group_id, InfraFailed(f"{type(error).__name__}: {error}"))
 
@@ -249,6 +268,7 @@ async def judge_sealed(rollout: SealedRollout, config: RunConfig, backend: Backe
         seconds=rollout.trajectory.seconds + time.monotonic() - started,
         usage={**rollout.trajectory.usage, **(judgement.counts() if judgement else {}), **planted},
         findings=judgement.faults if judgement else (),
+        verifier=judgement.printed if judgement else "",
     )
 
 

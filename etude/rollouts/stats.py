@@ -22,7 +22,7 @@ from etude.errors import UnusedFeature, WeightError
 from etude.harness.conduct import habits
 from etude.records import Cheated, InfraFailed, Scored, Truncated, Version, in_quarantine, reward_of, solved
 from etude.rollouts.groups import DropReason, GroupPool
-from etude.rollouts.lines import append, rows
+from etude.rollouts.lines import note, rows
 from etude.rollouts.plan.rates import engine_line, rollout_line
 from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.slots import member_of
@@ -31,12 +31,14 @@ if TYPE_CHECKING:
     from etude.rollouts.links import Swap
 
 HISTORY = 400
+MOST_ENGINES = 64
+"""Whose pauses are in a delivery's line one by one."""
 _FROM_USAGE = (
     "turns", "tool_calls", "parallel_turns", "malformed_calls", "sampled_tokens", "observed_tokens", "summaries",
     "audited", "audit_failed", "cheats_found", "findings", "files_stripped", "quality_judged", "quality_faults",
     "planted", "planted_found", "verdicts_known", "own_parts", "own_parts_failed",
     "criteria_judged", "criteria_met", "criteria_not_judged", "overdue_calls", "checkpoints", "checkpoint_bytes",
-    "checkpoint_ms", "memory_checkpoints", "taken_up", "turns_taken_up",
+    "checkpoint_ms", "memory_checkpoints", "taken_up", "turns_taken_up", "archived",
 )  # fmt: skip
 _FROM_ENGINE = (
     "session_cache_tokens", "prefix_hit_tokens", "decode_tokens", "prefill_tokens", "swaps", "in_flight_swaps",
@@ -215,6 +217,7 @@ class RunStats:
             "pause_ms": pause_ms,
             "applied_GBps": publication["raw_bytes"] / max(pause_ms, 1e-6) / 1e6,
             "lag_ms": publication["publish_ms"] + 1000 * max(swap.seconds for swap in taken),
+            "engines": {swap.engine: swap.loaded["pause_ms"] for swap in taken[:MOST_ENGINES] if swap.loaded},
         }
         self.deliveries.append(line)
         self.write("delivery", line)
@@ -242,7 +245,7 @@ class RunStats:
 
     def write(self, kind: str, line: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
-        append(self.path, {"kind": kind, **line})
+        note(self.path, kind, line)
 
     def prove_use(self, enabled: list[str], engine: dict[str, Any]) -> dict[str, Any]:
         """All counters with the engine's; raises UnusedFeature for an enabled feature that was never used."""

@@ -2,21 +2,24 @@
 
 Owns the controller's process and all that it leaves behind: as the reaper of its descendants this process inherits
 whatever a dead controller had started (Ray's processes, sandboxes), and ends it before the next life begins; what
-sandboxes leave on disk is swept when the next life opens its backend, or by the command after the last. A controller
-that does not answer on its socket for `faults.Patience.ping_s` is killed. An error that the controller can name is its
-last word, and so is the user's Ctrl-C; only a death by signal or by a bug is answered with a new life, as often as
-`[faults]` allows. Small on purpose: loads neither torch nor Ray, and has one thread.
+sandboxes leave on disk is swept when the next life opens its backend, or by the command after the last. Beside the run
+there may be one process more (`Companion`), which goes on through all its lives and ends with the last; that it dies is
+no matter for the run. A controller that does not answer on its socket for `faults.Patience.ping_s` is killed. An error
+that the controller can name is its last word, and so is the user's Ctrl-C; only a death by signal or by a bug is
+answered with a new life, as often as `[faults]` allows. Small on purpose: loads neither torch nor Ray, and has one
+thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -32,15 +35,72 @@ CRASHED = Exit.CRASHED
 _SUBREAPER, _DIE_WITH_PARENT = 36, 1  # of prctl(2)
 _SENT_BY_A_PROCESS = 0  # si_code of kill(2); a terminal's Ctrl-C reaches the controller without us
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_CLEAN_S, _ASK_S = 30.0, 1.0
+_CLEAN_S, _ASK_S, _END_S = 30.0, 1.0, 10.0
+COMPANION_LIVES = 5
+"""What dies as often is left dead: it is there to look, and nothing depends on it."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Companion:
+    """A process beside the run, started anew a few times where it dies. What it prints goes to stderr."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.command = list(command)
+        self.pid = 0
+        """0: there is none."""
+        self._lives = COMPANION_LIVES if command else 0
+
+    def start(self, mask: set[int]) -> None:
+        """Does nothing while it lives, after the last of its lives, or where its program cannot be started."""
+        if self.pid or self._lives <= 0:
+            return
+        self._lives -= 1
+
+        def child() -> None:
+            _LIBC.prctl(_DIE_WITH_PARENT, signal.SIGTERM)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.setsid()  # a Ctrl-C is for the run, which is watched until it has ended
+
+        with contextlib.suppress(OSError):
+            started = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=2, preexec_fn=child)
+            self.pid, started.returncode = started.pid, 0  # it is reaped here, as all others are
+
+    def family(self) -> set[int]:
+        """It, and what it has started."""
+        if not self.pid:
+            return set()
+        process = psutil.Process(self.pid)  # there, at least as what is left of it: nobody else reaps it
+        return {self.pid, *(each.pid for each in process.children(recursive=True))}
+
+    def end(self) -> None:
+        """Ask it to end, and make it, where it takes too long."""
+        self._lives = 0
+        deadline = time.monotonic() + scaled(_END_S)
+        while self.pid:
+            os.kill(self.pid, signal.SIGKILL if time.monotonic() > deadline else signal.SIGTERM)
+            time.sleep(0.05)
+            self.told(_reaped())
+
+    def told(self, ended: Mapping[int, int]) -> None:
+        """Of the processes that have ended."""
+        if self.pid in ended:
+            self.pid = 0
 
 
 class Supervisor:
     """Runs `command` until it ends by itself; `resume` is added to its later lives once `begun` exists."""
 
-    def __init__(self, command: Sequence[str], resume: str, begun: Path, restarts: Restarts) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        resume: str,
+        begun: Path,
+        restarts: Restarts,
+        companion: Sequence[str] = (),
+    ) -> None:
+        """`companion` is a command that goes on beside the run; none where it is empty."""
         self.command, self.resume, self.begun, self.restarts = list(command), resume, begun, restarts
+        self.companion = Companion(companion)
         self.stopped = self.hung = False
         self.missed = 0
 
@@ -48,6 +108,7 @@ class Supervisor:
         """Returns the exit code of the controller's last life. Raises RestartBudgetSpent, DeadlineExceeded."""
         _LIBC.prctl(_SUBREAPER, 1, 0, 0, 0)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
+        self.companion.start(before)
         try:
             later = False
             while True:
@@ -60,6 +121,7 @@ class Supervisor:
                 self.hung, self.missed = False, 0
                 self._rest(self.restarts.spend("controller", why))
         finally:
+            self.companion.end()
             for number in _FORWARDED if self.stopped else ():
                 signal.signal(number, signal.SIG_IGN)  # the controller has had the last word; what still waits is late
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -78,10 +140,12 @@ class Supervisor:
 
         controller = subprocess.Popen([*self.command, *further], preexec_fn=child)
         while True:
-            code = _reaped(controller.pid)
-            if code is not None:
-                controller.returncode = code
+            ended = _reaped()
+            self.companion.told(ended)
+            if controller.pid in ended:
+                controller.returncode = code = ended[controller.pid]
                 return code
+            self.companion.start(mask)
             told = signal.sigtimedwait({*_FORWARDED, signal.SIGCHLD}, self.restarts.ping_every_s)
             if told is None and self._hangs(controller.pid):
                 os.kill(controller.pid, signal.SIGKILL)
@@ -113,35 +177,38 @@ class Supervisor:
     def _clean(self) -> None:
         """End all that a controller has left running, and wait until it is gone; one that ended well leaves nothing."""
         deadline = time.monotonic() + scaled(_CLEAN_S)
-        while left := psutil.Process().children(recursive=True):
+        while left := self._left():
             for process in left:
                 try:
                     process.send_signal(signal.SIGKILL)
                 except psutil.NoSuchProcess:
                     continue
-            _reaped(0)
+            self.companion.told(_reaped())
             if time.monotonic() > deadline:
                 names = ", ".join(sorted({process.name() for process in left if process.is_running()}))
                 raise DeadlineExceeded(f"what a dead controller has left to end ({names})", scaled(_CLEAN_S))
             time.sleep(0.02)
+
+    def _left(self) -> list[psutil.Process]:
+        spared = self.companion.family()
+        return [each for each in psutil.Process().children(recursive=True) if each.pid not in spared]
 
     def _rest(self, seconds: float) -> None:
         """Wait before the next life; a user need not."""
         signal.sigtimedwait(_FORWARDED, seconds)
 
 
-def _reaped(wanted: int) -> int | None:
-    """Reap every child that has ended; the exit code of one of them, if it is among these."""
-    code = None
+def _reaped() -> dict[int, int]:
+    """Reap every child that has ended: their exit codes."""
+    ended: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return code
+            return ended
         if pid == 0:
-            return code
-        if pid == wanted:
-            code = os.waitstatus_to_exitcode(status)
+            return ended
+        ended[pid] = os.waitstatus_to_exitcode(status)
 
 
 def _said(code: int) -> str:

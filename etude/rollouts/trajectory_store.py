@@ -29,7 +29,7 @@ import pickle
 import shutil
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from etude.environments.base import WORKSPACE, Backend, Sandbox, Snapshot
 from etude.environments.toolchain import HOME
 from etude.errors import CheckpointError, DeadlineExceeded, SandboxError, SandboxSpoiled
 from etude.harness.dialogue import segments_of
-from etude.harness.events import decoded
+from etude.harness.events import Record, decoded
 from etude.harness.journal import InUse, Journal
 from etude.harness.session import SessionPersistence
 from etude.records import Event, Routes, Segment, Trajectory
@@ -165,7 +165,11 @@ class TrajectoryStore:
 
     def events(self, slot_id: str) -> tuple[Event, ...]:
         """The log of a session."""
-        return tuple(event for event, _ in decoded(self._of(slot_id) / "events.jsonl"))
+        return tuple(event for event, _ in self.log(slot_id))
+
+    def log(self, slot_id: str) -> Iterator[tuple[Event, Record]]:
+        """The same, each event with its record, read one by one."""
+        return decoded(self._of(slot_id) / "events.jsonl")
 
     def trajectory(self, sample: Sample) -> Trajectory:
         """With its tokens and events. Raises CheckpointError where they are not what they were when it was scored."""

@@ -1,7 +1,8 @@
 """Fills the live view from what runs.
 
-Owns the polling: a background task that asks the actors for their gauges twice a second. It never delays the run, and
-what it cannot learn it leaves as it was. Talks to: cluster, stats, controller, view.
+Owns the polling: a background task that asks the actors for their gauges twice a second; and `seen`, the same as plain
+data for who watches from outside the process. It never delays the run, and what it cannot learn it leaves as it was.
+Talks to: cluster, stats, controller, view.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import asdict
 from typing import Any
 
 from ray.exceptions import RayError
@@ -17,10 +19,12 @@ from etude.errors import EtudeError
 from etude.records import Event
 from etude.rollouts.cluster import Cluster
 from etude.rollouts.controller import Controller
+from etude.rollouts.slots import ENDS, STATES, Slot, State, group_id
 from etude.rollouts.stats import RunStats
-from etude.rollouts.view import Call, View
+from etude.rollouts.view import Call, View, ViewState
 
 PERIOD_S = 0.5
+MOST_SLOTS, MOST_TEXT = 2000, 4000
 GAUGES_S = 2.0
 """Between two lines of the engine's counters in the metrics."""
 
@@ -36,6 +40,31 @@ class Watch:
         self._shown_steps = stats.steps
         self._gauged_s = 0.0
         self._pending: dict[tuple[int, int], Call] = {}
+        self._since: dict[str, float] = {}
+
+    def moved(self, slot: Slot, before: State | None) -> None:
+        """Told of every move of a slot."""
+        if slot.state in ENDS:
+            self._since.pop(slot.id, None)
+        else:
+            self._since[slot.id] = time.time()
+
+    def slots(self) -> list[dict[str, Any]]:
+        """Those alive, in the order of their groups: where each is, since when, and which worker has it."""
+        if self.controller is None:
+            return []
+        groups, placed = self.controller.groups, {}
+        for pool in (self.cluster.sessions, self.cluster.rewards):
+            placed |= {order: process.name for order, process in pool.placed.items()}
+        alive = self.controller.slots.within(*STATES)[:MOST_SLOTS]
+        return [
+            {
+                "id": slot.id, "state": slot.state, "since": self._since.get(slot.id),
+                "task": groups.task_of(slot).id if group_id(slot.group_index) in groups.open else "",
+                "worker": placed.get(slot.id),
+            }
+            for slot in alive
+        ]  # fmt: skip
 
     async def run(self) -> None:
         """Until cancelled. A process that hangs or is away is somebody else's to end: it is asked again."""
@@ -99,6 +128,27 @@ class Watch:
             call = self._pending.pop((event.data["turn"], event.data["index"]), None)
             if call is not None:
                 call.result, call.failed = _short(event.data["text"], 60), event.data["error"]
+
+
+def seen(state: ViewState, watch: Watch | None) -> dict[str, Any]:
+    """What goes on, as plain data: times in Unix seconds and seconds, shares from 0 to 1. `watch` is None while the run
+    starts."""
+    controller = None if watch is None else watch.controller
+    call = {"id": state.rollout, "instruction": state.instruction[:MOST_TEXT]}
+    return {
+        "phase": state.phase,
+        "elapsed_s": state.elapsed_s,
+        "left_s": state.left_s,
+        "evaluated": state.evaluated,
+        "to_evaluate": state.to_evaluate,
+        "busy": {"engine": state.engine_busy, "trainer": state.trainer_busy},
+        "sandboxes": state.sandboxes,
+        "throughput": {"samples_per_s": state.samples_per_s, "tokens_per_s": state.tokens_per_s},
+        "states": controller.slots.counts() if controller else {},
+        "slots": watch.slots() if watch else [],
+        "watched": {**call, "calls": [asdict(each) for each in state.calls]} if state.rollout else None,
+        "figures": dict(state.figures),
+    }
 
 
 def _smooth(before: float, now: float, weight: float = 0.3) -> float:

@@ -3,7 +3,8 @@
 Owns the checks made before any request is looked at. A web page that a user of this machine opens can make the browser
 send requests here; it has no token, its Origin is refused, and a name of its own that it points at this address (DNS
 rebinding) is refused by the Host check. Whoever watches over processes may ask without a token whether the server is
-well, and is told no more than that.
+well, and is told no more than that. A server that has pages of its own says which paths are open: there no token is
+asked for, and all other checks are made.
 """
 
 from __future__ import annotations
@@ -34,9 +35,12 @@ class Guard:
         origins: Sequence[str],
         max_body: int,
         refusal: Callable[[Denied], Answer] = denial,
+        opened: Callable[[str, str], bool] | None = None,
     ) -> None:
-        """`refusal` puts an error into the form that this server's clients know."""
-        self._app, self._max_body, self._refusal = app, max_body, refusal
+        """`refusal` puts an error into the form that this server's clients know. `opened` says of a method and a path
+        whether they need no token: of a server with pages of its own, whose Origin is let in then.
+        """
+        self._app, self._max_body, self._refusal, self._opened = app, max_body, refusal, opened
         self._expected = f"Bearer {token}".encode()
         self._hosts, self._origins = frozenset(map(str.lower, hosts)), frozenset(origins)
 
@@ -57,20 +61,22 @@ class Guard:
             await self._app(scope, _nothing, _status_alone(scope, send))
 
     def _check(self, scope: Scope, headers: Headers) -> bool:
-        """Whether the token was given; only probes do without. Raises Denied."""
+        """Whether it goes to its route whole: with the token, or where none is needed; a probe without one does not.
+        Raises Denied."""
         if "transfer-encoding" in headers and ("content-length" in headers or scope["http_version"] == "1.0"):
             raise Denied("malformed", "Transfer-Encoding: a proxy may see another end of it; send its length alone")
         host = headers.get("host", "")
         if _name_in(host) not in self._hosts:
             raise Denied("forbidden", f"Host {host[:100]!r} is not a name of this server; `hosts` lists those")
         for origin in headers.getlist("origin"):
-            if origin not in self._origins:
+            if origin not in self._origins and not (self._opened and origin == f"{scope['scheme']}://{host.lower()}"):
                 raise Denied("forbidden", f"Origin {origin[:100]!r} may not use this server; `origins` lists who may")
         given = ", ".join(headers.getlist("authorization")).encode("latin-1")  # what several are the same as
         if not given and (key := headers.getlist("x-api-key")):
             given = f"Bearer {', '.join(key)}".encode("latin-1")  # as Anthropic's clients send it
         known = bool(given) or scope["path"] not in _PROBES or scope["method"] != "GET"
-        if known and not hmac.compare_digest(given, self._expected):
+        is_open = self._opened is not None and self._opened(scope["method"], scope["path"])
+        if known and not is_open and not hmac.compare_digest(given, self._expected):
             raise Denied("unauthorized", "send the server's token: `Authorization: Bearer TOKEN`, from its token file")
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > self._max_body:

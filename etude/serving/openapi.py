@@ -2,7 +2,8 @@
 
 Owns `Operation`, the form of the document, and `queried`, which refuses parameters that it does not name. Bodies are
 the models that requests are parsed with, so that a document cannot say another thing than its server does; an answer is
-described by what every client relies on. What a method `answers` stands at the method, and nowhere else.
+described by what every client relies on, or by the dataclass that it is made of. What a method `answers` stands at the
+method, and nowhere else.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import Response
@@ -50,9 +51,12 @@ class Operation:
     body_optional: bool = False
     parameters: tuple[dict[str, Any], ...] = ()
     status: int = 200
-    answer: Literal["object", "array", "text", "bytes", "tar", "events"] = "object"
+    answer: Literal["object", "array", "text", "bytes", "tar", "events"] | type = "object"
+    """A dataclass where the document says all of it."""
     streams: bool = False
     """Whether the answer is a stream of events where the request asks for one."""
+    is_open: bool = False
+    """Whether it needs no token."""
 
 
 def parameter(name: str, where: Literal["query", "path", "header"] = "query", **schema: Any) -> dict[str, Any]:
@@ -113,14 +117,21 @@ def queried(route: Route, operations: Iterable[Operation]) -> Route:
     return Route(route.path, endpoint, methods=list(route.methods or ()))
 
 
-def document(title: str, operations: Iterable[Operation], error: Mapping[str, Any] = OURS) -> dict[str, Any]:
-    """`error` is what {"error": …} holds: its members, which it always has, and their schemas."""
+def document(
+    title: str, operations: Iterable[Operation], error: Mapping[str, Any] = OURS, told: Iterable[type] = ()
+) -> dict[str, Any]:
+    """`error` is what {"error": …} holds: its members, which it always has, and their schemas. `told` are dataclasses
+    that clients get in another way than as an answer: in events.
+    """
     paths: dict[str, Any] = {}
     bodies: set[type[BaseModel]] = set()
+    records = set(told)
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = _described(operation)
         if isinstance(operation.body, type):
             bodies.add(operation.body)
+        if isinstance(operation.answer, type):
+            records.add(operation.answer)
     models = sorted(bodies, key=lambda each: each.__name__)
     _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=_AT + "{model}")
     inner = {"type": "object", "required": list(error), "properties": dict(error)}
@@ -130,7 +141,7 @@ def document(title: str, operations: Iterable[Operation], error: Mapping[str, An
         "info": {"title": title, "version": __version__},
         "paths": paths,
         "components": {
-            "schemas": {**schemas.get("$defs", {}), "Error": failed},
+            "schemas": {**schemas.get("$defs", {}), **_schemas_of(records), "Error": failed},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],
@@ -148,6 +159,14 @@ def served(document: Mapping[str, Any]) -> Route:
     return queried(Route(itself.path, show, methods=["GET"]), [itself])
 
 
+def _schemas_of(records: Iterable[type]) -> dict[str, Any]:
+    """Of dataclasses that answers are made of: each by its name, with those it holds."""
+    ordered = sorted(records, key=lambda each: each.__name__)
+    adapters = [(each, "serialization", TypeAdapter(each)) for each in ordered]
+    _, schemas = TypeAdapter.json_schemas(adapters, ref_template=_AT + "{model}")  # ty: ignore[invalid-argument-type]
+    return schemas.get("$defs", {})
+
+
 def _described(operation: Operation) -> dict[str, Any]:
     done = {"description": "Done", "content": _answered(operation)}
     words = operation.path.replace("{", "").replace("}", "").split("/")[1:]
@@ -157,6 +176,8 @@ def _described(operation: Operation) -> dict[str, Any]:
         "parameters": [*_inside(operation.path, operation.parameters), *operation.parameters],
         "responses": {str(operation.status): done, "429": _BUSY, "default": _REFUSED},
     }
+    if operation.is_open:
+        told["security"] = []
     if isinstance(operation.body, str):
         told["requestBody"] = {"required": True, "content": {MEDIA[operation.body]: {}}}
     elif operation.body is not None:
@@ -174,6 +195,8 @@ def _inside(path: str, described: Sequence[dict[str, Any]]) -> list[dict[str, An
 def _answered(operation: Operation) -> dict[str, Any]:
     if operation.answer == "events":
         return _EVENTS
+    if isinstance(operation.answer, type):
+        return {"application/json": {"schema": {"$ref": _AT + operation.answer.__name__}}}
     if operation.answer in MEDIA:
         return {MEDIA[operation.answer]: {}}
     needed = {"required": list(operation.keys)} if operation.answer == "object" else {}

@@ -18,8 +18,8 @@ from typing import Annotated
 
 import uvicorn
 from pydantic import Field
-from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.types import ASGIApp
 
 from etude.config import Config
 from etude.errors import ConfigError
@@ -62,9 +62,15 @@ class ApiConfig(ListenConfig):
     drain_s: float = Field(30.0, gt=0)
     """After SIGTERM: how long requests under way may take to end."""
 
-    def guard(self, token: str, refusal: Callable[[Exception], Answer]) -> Middleware:
-        """What stands before the routes; `refusal` puts an error into the form that the server's clients know."""
-        return Middleware(Guard, token, self.hosts, self.origins, self.max_body_mb << 20, refusal)
+    def guard(
+        self,
+        token: str,
+        refusal: Callable[[Exception], Answer],
+        opened: Callable[[str, str], bool] | None = None,
+    ) -> Middleware:
+        """What stands before the routes; `refusal` puts an error into the form that the server's clients know, and
+        `opened` says which methods and paths need no token."""
+        return Middleware(Guard, token, self.hosts, self.origins, self.max_body_mb << 20, refusal, opened)
 
 
 class Server(uvicorn.Server):
@@ -72,12 +78,13 @@ class Server(uvicorn.Server):
 
     def __init__(
         self,
-        app: Starlette,
+        app: ASGIApp,
         drain: Callable[[], Awaitable[None]],
         ready: Callable[[str], None],
         limits: HttpLimits | None = None,
+        tls: tuple[Path, Path] | None = None,
     ) -> None:
-        """`ready` is called with the URL once requests are answered."""
+        """`ready` is called with the URL once requests are answered; `tls` are a certificate's file and its key's."""
         limits = limits or HttpLimits()
         super().__init__(
             uvicorn.Config(
@@ -91,8 +98,11 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=_HANG_UP_S,
+                ssl_certfile=tls and tls[0],
+                ssl_keyfile=tls and tls[1],
             )
         )
+        self._scheme = "https" if tls else "http"
         self._drain, self._ready = drain, ready
         self._hurry = asyncio.Event()
 
@@ -100,7 +110,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         for sock in sockets or ():
             sock.listen(_QUEUED)  # those not taken yet wait in the kernel
-            self._ready(_url_of(sock))
+            self._ready(_url_of(sock, self._scheme))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         draining = asyncio.ensure_future(self._drain())
@@ -146,7 +156,7 @@ def listening(host: str, port: int, hosts: Sequence[str]) -> socket.socket:
     return sock
 
 
-def _url_of(sock: socket.socket) -> str:
+def _url_of(sock: socket.socket, scheme: str) -> str:
     """Where a listening socket is reached."""
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, TypeVar
@@ -83,8 +84,22 @@ def answered(error: Exception, kinds: Kinds, **more: Any) -> Answer:
 
 
 def dump(value: object) -> bytes:
-    """JSON. Names of files that are not UTF-8 survive, as escaped surrogates."""
-    return json.dumps(value, default=_plain, separators=(",", ":")).encode("ascii")
+    """JSON. Names of files that are not UTF-8 survive, as escaped surrogates; a number that JSON does not have, such as
+    a loss that is infinite, is null."""
+    try:
+        return json.dumps(value, default=_plain, separators=(",", ":"), allow_nan=False).encode("ascii")
+    except ValueError:
+        return json.dumps(_finite(value), default=_plain, separators=(",", ":")).encode("ascii")
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return _finite(_plain(value)) if is_dataclass(value) else value
 
 
 def _plain(value: object) -> object:

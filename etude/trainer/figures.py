@@ -7,12 +7,14 @@ Decides nothing, and never waits for a device but in `read`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from etude.records import Batch
 from etude.trainer.losses import Figure
+from etude.trainer.marks import SeenTokens
 from etude.trainer.packing import segment_lengths
 
 
@@ -29,6 +31,20 @@ def read_all(tables: Iterable[Mapping[str, Figure]]) -> list[dict[str, float]]:
     given = list(tables)
     known = iter(read(each for table in given for each in table.values()))
     return [{name: next(known) for name in table} for table in given]
+
+
+class TokenFigures(NamedTuple):
+    """Of the S tokens of a piece that are in the loss: why each was trained on or not, as `losses.LossTerms` says."""
+
+    logps_S: Tensor
+    entropies_S: Tensor
+    mask_S: Tensor
+
+
+def seen_tokens(pieces: Iterable[TokenFigures]) -> SeenTokens:
+    """Of a whole batch, on the host."""
+    logps_S, entropies_S, mask_S = (torch.cat(each).cpu() for each in zip(*pieces, strict=True))
+    return SeenTokens(logps_S.float().numpy(), entropies_S.float().numpy(), mask_S.numpy())
 
 
 def metrics_of(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from etude.records import Batch, Floats
 from etude.trainer.config import LossConfig, MaskName
+from etude.trainer.marks import GATED, MASKED_DOWN, MASKED_UP
 
 Figure = Tensor | float
 """A number of a step, perhaps not known to the host yet."""
@@ -70,6 +71,8 @@ class LossTerms(NamedTuple):
     """Mean logp - behaviour logp of each segment: what the gate looks at."""
     k3_S: Tensor
     """Of each token: whose mean estimates the policy's divergence from the sampler."""
+    mask_S: Tensor | None = None
+    """Why each token was trained on or not (`archive.records.MASKS`); None from a formula that trains on all."""
 
 
 class PolicyRatios(NamedTuple):
@@ -99,7 +102,8 @@ def policy_loss(logps_S: Tensor, entropies_S: Tensor, sampled: BehaviourData, co
     sums["gated"] = gated_M.sum()
     if sampled.reference_S is not None:
         sums["reference_k1"] = (ratios.logps_S - sampled.reference_S).sum()
-    return with_diagnostics(loss, logps_S, entropies_S, sampled, sums)
+    terms = with_diagnostics(loss, logps_S, entropies_S, sampled, sums)
+    return terms._replace(mask_S=_mask(dropped_S, ratios.signs_S, gated_M[sampled.segments_S]))
 
 
 def with_diagnostics(
@@ -214,6 +218,13 @@ def _acted(
         "from_reference": pulled_S,
     }
     return {name: tokens_S.sum() for name, tokens_S in acted.items()}
+
+
+def _mask(dropped_S: Tensor, signs_S: Tensor, gated_S: Tensor) -> Tensor:
+    """Why each token is trained on or not; one without an advantage counts as trained."""
+    mask_S = MASKED_UP * (dropped_S & (signs_S > 0)).to(torch.uint8)
+    mask_S += MASKED_DOWN * (dropped_S & (signs_S < 0)).to(torch.uint8)
+    return torch.where(gated_S, torch.full_like(mask_S, GATED), mask_S)
 
 
 def _regularisers(

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from etude.records import Batch, Floats, Group, Routes, Segment, Version
+from etude.records import Batch, Bools, Floats, Group, Routes, Segment, Version
 from etude.trainer.credit import summary_tokens
 
 
@@ -32,8 +32,7 @@ def build_batch(
         for trajectory, value in zip(group.trajectories, values, strict=True):
             shares = np.broadcast_to(value, len(trajectory.segments))
             for segment, share in zip(trajectory.segments, shares, strict=True):
-                trained = segment.sampled & ~summary_tokens(segment) if mask_summaries else segment.sampled
-                if trained.any():
+                if trained_tokens(segment, mask_summaries).any():
                     rows.append((_trimmed(segment), float(share), len(group_of)))
             group_of.append(number)
     if not rows:
@@ -62,6 +61,11 @@ def build_batch(
         group_of=np.asarray(group_of, np.int32),
         version=version,
     )
+
+
+def trained_tokens(segment: Segment, mask_summaries: bool) -> Bools:
+    """[T]: those that are in the loss."""
+    return segment.sampled & ~summary_tokens(segment) if mask_summaries else segment.sampled
 
 
 def _trimmed(segment: Segment) -> Segment:

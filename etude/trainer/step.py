@@ -26,8 +26,9 @@ from etude.trainer.clipping import Clipped, GradientClip
 from etude.trainer.config import TrainerConfig
 from etude.trainer.distil import distil_hints
 from etude.trainer.feedback import HintExample
-from etude.trainer.figures import metrics_of, read, read_all, used_of
+from etude.trainer.figures import TokenFigures, metrics_of, read, read_all, seen_tokens, used_of
 from etude.trainer.losses import BehaviourData, Figure, LossTerms, largest, reshared_tokens, shares_of, trimmed_mean
+from etude.trainer.marks import NOTHING_SEEN, SeenTokens
 from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import split
 from etude.trainer.pieces import Piece, on_policy
@@ -58,6 +59,7 @@ class _PieceResult(NamedTuple):
     drift: Figure
     drift_M: Tensor
     k3_S: Tensor
+    tokens: TokenFigures
 
 
 class _Asked(NamedTuple):
@@ -93,6 +95,8 @@ class Trainer:
         self.parity_check = SamplerParityCheck(config.parity_tokens, PARITY_VERSIONS)
         self.version = Version(0)
         self.skipped = self.alarms = 0
+        self.seen: SeenTokens = NOTHING_SEEN
+        """What the last step has found of the tokens in its loss."""
         self.reference = copy.deepcopy(decoder).requires_grad_(False) if config.loss.kl is not None else None
         self.parity_check.remember(self.version, self.policy)
 
@@ -139,6 +143,7 @@ class Trainer:
         parity, divergence, lr_scale, norm, clipped, moved = read(found)
         (distilled,) = read_all([asked.distilled])
         sums.update({"parity_tokens": len(parity_P), "parity_abs_dlogp": parity})
+        self.seen = seen_tokens(result.tokens for result in results)
         drift_M = torch.cat([result.drift_M for result in results]).cpu().numpy()
         gate = self._gate(drift_M, sums["gated"] / sums["segments"])
         compared = sums["matched_tokens"] + sums["parity_tokens"]
@@ -154,16 +159,16 @@ class Trainer:
         """Every piece's figures; its gradients are added to those of the pieces before it."""
 
         def work(batch: Batch) -> _PieceResult:
-            terms, mismatch, replay = self._piece(batch, shares_M)
+            terms, mismatch, replay, tokens = self._piece(batch, shares_M)
             terms.loss.backward()
             sums = {**terms.sums, **replay, "loss": terms.loss.detach()}
-            return _PieceResult(sums, mismatch, terms.max_abs_dlogp, terms.drift_M, terms.k3_S)
+            return _PieceResult(sums, mismatch, terms.max_abs_dlogp, terms.drift_M, terms.k3_S, tokens)
 
         if self.ranks is None:
             return map(work, pieces)
         return self.ranks.run_pieces(pieces, work, list(self.trained.leaves.values()))
 
-    def _piece(self, batch: Batch, shares_M: Tensor) -> tuple[LossTerms, Tensor, dict[str, Figure]]:
+    def _piece(self, batch: Batch, shares_M: Tensor) -> tuple[LossTerms, Tensor, dict[str, Figure], TokenFigures]:
         piece = Piece.of(batch, self.placement, self.replays)
         output, logps, entropies = piece.run(self.policy, self.config, self.temperature)
         sampled = BehaviourData(
@@ -179,7 +184,8 @@ class Trainer:
         matched = (logps.detach() - piece.behaviour_S).abs().index_select(0, where)
         terms.sums.update(matched_tokens=float(len(matched)), matched_abs_dlogp=matched.sum())
         counts = {} if piece.replay_NLK is None else replay_counts(piece.replay_NLK, output.routing)
-        return terms, largest(matched), counts
+        mask_S = torch.zeros_like(logps, dtype=torch.uint8) if terms.mask_S is None else terms.mask_S
+        return terms, largest(matched), counts, TokenFigures(logps.detach(), entropies.detach(), mask_S)
 
     @torch.no_grad()
     def _reference_logps(self, piece: Piece) -> Tensor | None:

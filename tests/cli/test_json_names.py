@@ -46,6 +46,7 @@ NOT_RUN = {
 SCENES_OF = {
     "commands live": {"runs set", "runs replace", "runs engines"},
     "sitting": {"sessions serve"},
+    "looking": {"studio"},
     "sandboxes": {"play", "serve", "environments serve"},
     "commands images": {"images build"},
     "commands index": {"index build", "index status", "index search", "index gc"},

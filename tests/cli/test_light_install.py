@@ -26,6 +26,7 @@ NEEDS = [
     (["bench", "run", "--ladder", 1, "--checkpoint", MODEL, "--out", "b"], "train"),
     (["environments", "serve"], "environments"),
     (["sessions", "serve"], "environments"),
+    (["studio"], "studio"),
     (["acp"], "acp"),
     (["completion", "bash"], "completion"),
     (["runs", "export", "runs/x", "--to", "wandb"], "wandb"),

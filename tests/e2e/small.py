@@ -7,6 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+
+from etude.archive.query import Filter
+from etude.archive.reader import ArchiveReader
 from etude.environments.leftovers import leftovers
 
 ROOT = Path(__file__).parents[2]
@@ -55,3 +59,42 @@ def left(within_s=90.0):
     while (found := leftovers()) and time.monotonic() < end:
         time.sleep(0.1)
     return found
+
+
+def archived(out):
+    """That a run's archive has all that was judged, once, and of each what became of it; returns the ids it has."""
+    trained = {
+        f"{group}/{member}": line
+        for line in steps(out)
+        for group, members in line["groups"].items()
+        for member in members
+    }
+    closed = {}
+    for line in map(json.loads, (out / "ledger/groups.jsonl").read_text().splitlines()):
+        closed |= (
+            {f"g{line['closed']}/{member}": line["as"] for member in line.get("members", ())}
+            if "closed" in line
+            else {}
+        )
+    tokens = {}
+    with ArchiveReader(out) as reader:
+        rows = {row.id: row for row in reader.every(Filter(phase="training"))}
+        assert reader.count(Filter(phase="training")) == len(rows)
+        assert not closed.keys() - rows.keys(), "judged, in a group, and not in the archive"
+        assert {name: row.step for name, row in rows.items() if row.step} == {
+            name: line["step"] for name, line in trained.items()
+        }
+        for name, row in rows.items():
+            found = reader.trajectory(name)
+            assert len(found.tokens.token_ids) == row.total_tokens > 0 and found.said[-1].event.kind == "end"
+            assert row.outcome != "scored" or "tests" in row.parts
+            assert found.verifier and found.task.instruction
+            if name in trained:
+                marks, logprobs = found.marks, found.tokens.logprobs[found.tokens.sampled]
+                assert len(marks.mask) == len(logprobs) == row.sampled_tokens
+                assert np.abs(marks.trainer_logprobs - logprobs).mean() < 1.0
+                tokens[row.step] = tokens.get(row.step, 0) + len(marks.mask)
+            elif closed.get(name, "ready") != "ready":
+                assert row.dropped == closed[name]
+    assert tokens == {line["step"]: line["trained_tokens"] for line in steps(out)}
+    return sorted(rows)

@@ -12,7 +12,7 @@ from injector import STATES, kill_in_each_state
 from killing import RESTARTS, Victim
 from restarted_sandboxes import Sandboxes
 from restarted_store import Store
-from small import LOCKSTEP, left, steps
+from small import LOCKSTEP, archived, left, steps
 
 pytestmark = pytest.mark.timeout(900)
 RECIPE = (
@@ -25,6 +25,7 @@ RECIPE = (
 def became(out, printed):
     """What a run has made of its samples: the same, whatever happened to its processes."""
     summary = json.loads(printed.splitlines()[-1])
+    archived(out)
     return {
         "samples": summary["samples"],
         "trained": [(line["step"], line["version"], line["groups"]) for line in steps(out)],

@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 from killing import Victim
-from small import LOCKSTEP, left, lines, steps
+from small import LOCKSTEP, archived, left, lines, steps
 
 POINTS = int(os.environ.get("ETUDE_RESUME_POINTS", "0"))
 CASES = [(0, POINTS // 2), (1, POINTS - POINTS // 2)] if POINTS else [(1, 2)]
@@ -35,6 +35,7 @@ def outcome(out, summary):
     """Everything that must be the same."""
     facts = ("step", "version", "groups", "reward", "loss", "grad_norm", "trained_tokens", "age_tokens")
     weights = sorted((out / "model").glob("*.safetensors"))
+    archived(out)
     return {
         "weights": [hashlib.sha256(path.read_bytes()).hexdigest() for path in weights],
         "steps": [{name: line[name] for name in facts} for line in steps(out)],

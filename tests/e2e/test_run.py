@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import pytest
-from small import ROOT, command, left, lines, run, steps, variables
+from small import ROOT, archived, command, left, lines, run, steps, variables
 
 from etude.records import Version
 from etude.weights.chain import Chain
@@ -54,6 +54,7 @@ def all_happened(out, summary):
     assert all(line["max_age"] <= 4 for line in trained)
     assert "<svg" in (out / "report.html").read_text()
     assert left() == []
+    assert len(archived(out)) >= counters["archived"] > 0 < counters["marked_tokens"]
     again = run(out)
     assert (again.returncode, "--resume" in again.stderr) == (42, True)
     return delivered

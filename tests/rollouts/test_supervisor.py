@@ -35,8 +35,9 @@ from etude.rollouts.supervisor import Supervisor
 directory, command = Path(sys.argv[1]), sys.argv[2:]
 faults, patience = FaultConfig(restarts=3), Patience(ping_every_s=0.05, ping_s=2, longest_pause_s=0.01)
 restarts = Restarts(faults, directory / "metrics.jsonl", patience)
+beside = [sys.executable, str(directory / "beside.py")] if (directory / "beside.py").exists() else []
 try:
-    sys.exit(Supervisor(command, "--resume", directory / "recipe.json", restarts).run())
+    sys.exit(Supervisor(command, "--resume", directory / "recipe.json", restarts, beside).run())
 except EtudeError as error:
     sys.exit(str(error))
 finally:
@@ -59,8 +60,10 @@ time.sleep(0.2)
 DIES = "os.kill(os.getpid(), signal.SIGKILL)\n"
 
 
-def start(directory, life):
+def start(directory, life, beside=None):
     directory.mkdir()
+    if beside is not None:
+        (directory / "beside.py").write_text(beside)
     (directory / "life.py").write_text(LIFE + life)
     command = [sys.executable, "-c", ABOVE, str(directory), sys.executable, str(directory / "life.py"), str(directory)]
     return subprocess.Popen(
@@ -134,6 +137,54 @@ def test_a_controller_dies_with_its_supervisor(tmp_path):
     process.kill()
     process.wait()
     assert psutil.wait_procs(below, timeout=60)[1] == []
+
+
+BESIDE = """
+import os, pathlib, signal, sys, time
+directory = pathlib.Path(__file__).parent
+with (directory / "companions").open("a") as file:
+    file.write(f"{os.getpid()}\\n")
+signal.signal(signal.SIGTERM, lambda *_: (print("asked to end", flush=True), sys.exit(0)))
+while True: time.sleep(0.01)
+"""
+WAITS = """
+def companions(): return (directory / "companions").read_text().split() if (directory / "companions").exists() else []
+while len(companions()) < lives: time.sleep(0.01)
+"""
+KILLS_IT = f"""{WAITS}
+os.kill(int(companions()[0]), signal.SIGKILL)
+while len(companions()) < 2: time.sleep(0.01)
+"""
+
+
+def test_what_goes_on_beside_a_run_outlives_its_lives_and_ends_with_the_last(tmp_path):
+    out = tmp_path / "run"
+    waits = WAITS.replace("< lives", "< 1")
+    code, said = ended(start(out, f"{waits}{LEAVES}if lives < 3: {DIES}sys.exit(7)", BESIDE))
+    assert (code, said) == (7, "asked to end\n")
+    [companion] = map(int, (out / "companions").read_text().split())
+    assert not psutil.pid_exists(companion)
+    assert restarts_of(out / "metrics.jsonl") == {"controller": 2}
+
+
+def test_that_it_dies_is_no_matter_for_the_run(tmp_path):
+    out = tmp_path / "run"
+    assert ended(start(out, f"{KILLS_IT}sys.exit(0)", BESIDE))[0] == 0
+    assert (out / "lives").read_text() == ";"
+    killed, again = map(int, (out / "companions").read_text().split())
+    assert killed != again and not psutil.pid_exists(again)
+    nothing = tmp_path / "nothing"
+    assert ended(start(nothing, "sys.exit(0)", "raise SystemExit(1)"))[0] == 0
+
+
+def test_it_ends_with_a_supervisor_that_is_killed(tmp_path):
+    out = tmp_path / "run"
+    process = start(out, f"{WAITS.replace('< lives', '< 1')}{STOPPED}", BESIDE)
+    wait_for(out / "ready")
+    below = psutil.Process(process.pid).children()
+    process.kill()
+    process.wait()
+    assert psutil.wait_procs(below, timeout=60)[1] == [] and len(below) == 2
 
 
 LIVES = often(2, 3)

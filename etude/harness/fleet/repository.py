@@ -124,6 +124,16 @@ class Repository:
             return Snapshot(parent, left_out)
         return Snapshot(await self.line("commit-tree", written, "-p", parent, "-m", message), left_out)
 
+    async def commit_with(self, parent: str, entries: bytes, message: str) -> str:
+        """A commit on `parent` with some paths of its tree other than there. `entries` are as `git update-index` takes
+        them by --index-info, each ended by NUL."""
+        with tempfile.TemporaryDirectory(prefix=SCRATCH) as place:
+            index = Path(place) / "index"
+            await self.git("read-tree", parent, index=index)
+            await self.git("update-index", "-z", "--index-info", index=index, given=entries)
+            written = await self.line("write-tree", index=index)
+        return await self.line("commit-tree", written, "-p", parent, "-m", message)
+
     async def _stage(self, tree: Path, index: Path) -> list[str]:
         """What `git add -A` does, without its `git status` in every submodule, by that one's own config. The files that
         are too large are not staged; it returns them."""

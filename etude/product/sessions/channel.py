@@ -61,6 +61,10 @@ class Listener:
         """Drop what waits: the listener knows it from elsewhere."""
         self._waiting.clear()
 
+    def taken(self) -> UnloggedEvent | None:
+        """What waits longest; None where nothing does."""
+        return self._waiting.popleft() if self._waiting else None
+
     async def next(self, longest_s: float) -> UnloggedEvent | None:
         """None where nothing came for so long, or nothing will."""
         if not self._waiting and not self.over:

@@ -11,6 +11,7 @@ from etude.serving.wire import Answer, Kinds, answered, named, refusal
 
 _REFUSED = {
     "invalid": (400, False),
+    "forbidden": (403, False),
     "not_found": (404, False),
     "conflict": (409, False),
     "working": (409, True),

@@ -33,10 +33,13 @@ _log = structlog.get_logger("sessions")
 class Hub:
     """Use on one event loop; `drain` closes it."""
 
-    def __init__(self, store: SessionStore, config: SessionsConfig, agent: AgentConfig) -> None:
+    def __init__(self, store: SessionStore, config: SessionsConfig, agent: AgentConfig | None) -> None:
+        """Without an `agent` sessions can be listened to, and none is opened."""
         self.store, self.config, self._agent = store, config, agent
         self.open: dict[str, Live] = {}
         """By their ids; one that is just beginning has a name of its own, with a space in it."""
+        self.worktrees: dict[Path, tuple[Path, AgentConfig]] = {}
+        """Directories that are there for a session alone: the project each is a worktree of, and the config there."""
         self.draining = False
         self.streams = 0
         self._channels: dict[str, Channel] = {}
@@ -83,7 +86,11 @@ class Hub:
             self._let_in()
             if name not in self.open:
                 await self._make_room()
-                self.open[name] = Live(channel, self._config(model), directory, self.store, session_id)
+                of, config = self.worktrees.get(directory, (None, self._agent))
+                if config is None:
+                    raise Refused("forbidden", "no session is opened here; start this server with an agent's config")
+                config = _with_model(config, model)
+                self.open[name] = Live(channel, config, directory, self.store, session_id, of)
             live = self.open[name]
         try:
             await live.opened()
@@ -159,11 +166,6 @@ class Hub:
         if self.draining:
             raise Refused("draining", "this server is stopping; ask again when it is back", retry_after_s=5)
 
-    def _config(self, model: str | None) -> AgentConfig:
-        if not model:
-            return self._agent
-        return self._agent.model_copy(update={"endpoint": self._agent.endpoint.model_copy(update={"model": model})})
-
     def _allowed(self, directory: Path) -> Path:
         if not directory.is_absolute() or not os.path.isdir(directory):  # False also for what no path can be
             raise ConfigError(f"directory: {str(directory)[:200]!r} is no directory's absolute path")
@@ -172,3 +174,9 @@ class Hub:
             named = ", ".join(map(str, roots))
             raise ConfigError(f"directory: {directory} is not below {named}; `directories` says where agents may work")
         return directory
+
+
+def _with_model(config: AgentConfig, model: str | None) -> AgentConfig:
+    if not model:
+        return config
+    return config.model_copy(update={"endpoint": config.endpoint.model_copy(update={"model": model})})

@@ -35,9 +35,15 @@ class Live:
     """Open once `opened` has returned, until `close`. `channel` is told what goes on."""
 
     def __init__(
-        self, channel: Channel, config: AgentConfig, directory: Path, store: SessionStore, session_id: str | None
+        self,
+        channel: Channel,
+        config: AgentConfig,
+        directory: Path,
+        store: SessionStore,
+        session_id: str | None,
+        worktree_of: Path | None = None,
     ) -> None:
-        """Begins to open the session, a new one where there is no id."""
+        """Begins to open the session, a new one where there is no id; `worktree_of` as for `open_agent`."""
         self.channel = channel
         self.last_asked = time.monotonic()
         self._name = session_id or f"a new session in {directory}"
@@ -53,6 +59,7 @@ class Live:
         opening = open_agent(
             config, directory, store, session_id,
             on_event=self._logged, on_delta=channel.on_text, on_output=channel.printed, ask=self._ask,
+            worktree_of=worktree_of,
         )  # fmt: skip
         self._holding = asyncio.create_task(self._hold(opening))
 

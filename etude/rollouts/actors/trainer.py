@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import ray
 
+from etude.archive.writer import ArchiveWriter
 from etude.environments.cluster.calls import actor
 from etude.records import Group, Version
 from etude.rollouts.config import RunConfig
@@ -40,6 +42,7 @@ class TrainerActor:
 
         self.config, self.directory = config, directory
         self.trajectories = TrajectoryStore(directory / "trajectories")
+        self.archive = ArchiveWriter(directory)
         self.lock: IO[str] | None = None
         decoder, self.tokenizer = load_checkpoint(config.model.path)
         self.product = set_expert_format(decoder, config.model.expert_format)
@@ -56,6 +59,8 @@ class TrainerActor:
 
         self.lock = self.lock or claim(self.directory)
         state = load_latest(self.directory / "checkpoints")
+        if self.archive.directory.exists():  # an earlier life may have marked steps that are made again
+            self.archive.resumed(state["controller"]["line"]["step"] if state else 0)
         if state is None:
             self.publishing.resume(self.trainer.version)
             return None
@@ -101,7 +106,8 @@ class TrainerActor:
         rows = self.product.rows if self.product else 0
         whole = [self._read(group) for group in groups]
         hints, progress = self._hints(whole), controller_state["progress"]
-        metrics = learn(whole, self.trainer, self.publishing, self.config.trainer, progress, hints)
+        mark = partial(self.archive.mark, controller_state["line"]["step"])
+        metrics = learn(whole, self.trainer, self.publishing, self.config.trainer, progress, hints, mark)
         if self.product is not None:
             metrics["low_precision_rows_trained"] = self.product.rows - rows
 

@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 
 from etude.errors import ConfigError
-from etude.records import reward_of, verdict_of
+from etude.records import InfraFailed, reward_of, verdict_of
 from etude.rollouts.lines import rows
 from etude.rollouts.sample import Sample
 
 LEAST_ROLLOUTS, LEAST_STEPS = 16, 2
 """What can be learnt from."""
+FIRST_WORDS = 80
+"""Characters: failures of one cause begin alike."""
 WHOLE = 0.75
 """Groups with fewer of their members were under way when the run ended: only their quickest have come in."""
 
@@ -90,7 +92,9 @@ class Rates:
 
 
 def rollout_line(sample: Sample) -> dict[str, Any]:
-    """The line of a rollout that has come in: `turns` are [tokens read, tokens sampled, seconds of tools]."""
+    """The line of a rollout that has come in: `turns` are [tokens read, tokens sampled, seconds of tools]. `failed`
+    is there where machinery did: the first words of why."""
+    failed = {"failed": sample.outcome.what[:FIRST_WORDS]} if isinstance(sample.outcome, InfraFailed) else {}
     return {
         "id": sample.id,
         "group": sample.group_id,
@@ -99,6 +103,7 @@ def rollout_line(sample: Sample) -> dict[str, Any]:
         "seconds": round(sample.seconds, 4),
         "session_s": round(sample.session_s, 4),
         "turns": [list(turn) for turn in sample.turns],
+        **failed,
     }
 
 

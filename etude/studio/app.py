@@ -1,0 +1,109 @@
+"""The studio as a process: its application, and how it starts and stops.
+
+Owns what stands in which order before the routes: headers on every answer, then the guard that all our servers share,
+then the routes, and last the pages. At SIGTERM streams end, and tabs come back with their cursors to whoever serves
+them next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from etude.errors import ConfigError
+from etude.harness.store import SessionStore
+from etude.product.config import AgentConfig
+from etude.product.sessions.config import SessionsConfig
+from etude.product.sessions.errors import answer_of
+from etude.product.sessions.hub import Hub
+from etude.serving.http import handlers
+from etude.serving.openapi import document, operations_of, routes_of, served
+from etude.serving.process import Server, listening
+from etude.serving.token import own_token
+from etude.studio.archive_shapes import TrajectoriesEvent
+from etude.studio.archived import ArchiveRoutes
+from etude.studio.archives import Archives
+from etude.studio.benches import BenchRoutes
+from etude.studio.config import StudioConfig
+from etude.studio.entry import Codes
+from etude.studio.pages import Headed, Pages, is_page
+from etude.studio.routes import RunRoutes
+from etude.studio.runs import Runs
+from etude.studio.sessions import OPERATIONS as OF_SESSIONS
+from etude.studio.sessions import SessionEvent, session_routes, session_topics
+from etude.studio.shapes import EVENTS
+from etude.studio.work import Work
+from etude.studio.work_routes import WorkRoutes, work_topics
+from etude.studio.work_shapes import WorkEvent
+
+MOST_OPEN = 16
+"""Sessions that are open at once: agents of teams, and those that somebody has asked something."""
+
+OPERATIONS = operations_of(RunRoutes, ArchiveRoutes, BenchRoutes, WorkRoutes)
+
+
+def openapi() -> dict[str, object]:
+    """The document, of which the pages' types are made."""
+    events = (*EVENTS, TrajectoriesEvent, SessionEvent, WorkEvent)
+    return document("Etude studio", (*OPERATIONS, *OF_SESSIONS), told=events)
+
+
+def application(owners: Sequence[object], others: Iterable[Route], config: StudioConfig, token: str) -> ASGIApp:
+    """The ASGI application over the objects whose methods answer, and other routes."""
+    table = [route for owner in owners for route in routes_of(owner)]
+    table += [*others, served(openapi()), Pages().route()]
+    guard = config.guard(token, answer_of, is_page)
+    return Headed(Starlette(routes=table, middleware=[guard], exception_handlers=handlers(answer_of, "studio")))
+
+
+async def serve(
+    config: StudioConfig,
+    places: Sequence[Path],
+    agent: AgentConfig | None,
+    ready: Callable[[str, Sequence[str]], None],
+    again: Callable[[str], None] = lambda url: None,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C. With an `agent`, who is in may have agents at work. `ready` is called with the
+    address that lets one tab in, once requests are answered; `again` with the next address whenever one was used.
+    Raises ConfigError for a place that is not there."""
+    if absent := [place for place in places if not place.is_dir()]:
+        raise ConfigError(f"{absent[0]}: no such directory; name those of runs, or one that holds runs")
+    url = ""
+
+    def used(code: str) -> None:
+        again(f"{url}/#code={code}")
+
+    codes = Codes(used)
+    token = own_token(config.token_path)
+    with listening(config.host, config.port, config.hosts) as sock:
+        runs, archives = Runs(places), Archives()
+        hub = Hub(SessionStore(), SessionsConfig(max_open=MOST_OPEN), agent)
+        may, work = agent is not None, None if agent is None else Work(hub, agent)
+        topics = session_topics(hub), work_topics(work)
+        routes = RunRoutes(runs, archives, codes, token, may, config.max_streams, topics)
+        owners = routes, ArchiveRoutes(runs, archives, may), BenchRoutes(runs), WorkRoutes(work)
+        app = application(owners, session_routes(hub, may), config, token)
+
+        async def drain() -> None:
+            routes.stopping.set()
+            if work is not None:
+                await work.end()
+            await hub.drain()
+
+        def begun(at: str) -> None:
+            nonlocal url
+            url = at
+            remarks = [] if Pages().are_built else ["the pages are not built; only the API answers: tools/web.sh"]
+            ready(f"{at}/#code={codes.new()}", remarks)
+
+        keeping = asyncio.create_task(hub.keep())
+        try:
+            await Server(app, drain, begun, config.http, config.tls).serve(sockets=[sock])
+        finally:
+            keeping.cancel()
+            archives.close()

@@ -1,0 +1,95 @@
+"""What `etude plan` would say of a run's own recipe, from the rates in its own files.
+
+Owns `Planner`: one plan is computed at a time, beside the event loop, and kept until the run's files change. A recipe
+that names code of its own is not planned here: to read it would be to load what a run's directory says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from etude.errors import ConfigError
+from etude.studio.columns import flat
+from etude.studio.files import Directory
+from etude.studio.run import METRICS, Run
+from etude.studio.shapes import PlanAnswer
+
+_LAST_BYTES = 32 << 20
+_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_KEPT = 32
+
+
+class Planner:
+    """Of one server."""
+
+    def __init__(self) -> None:
+        self._one_at_a_time = asyncio.Lock()
+        self._kept: dict[str, tuple[int, PlanAnswer]] = {}
+
+    async def plan(self, run: Run) -> PlanAnswer:
+        """Raises ConfigError where the run has not gone on for long enough, or its recipe cannot be planned."""
+        async with self._one_at_a_time:
+            await asyncio.to_thread(run.refresh)
+            steps = run.last_step
+            kept = self._kept.get(run.id)
+            if kept is not None and kept[0] == steps:
+                return kept[1]
+            found = await asyncio.to_thread(_planned, run.directory)
+            self._kept[run.id] = (steps, found)
+            for oldest in list(self._kept)[:-_KEPT]:
+                del self._kept[oldest]
+            return found
+
+
+def _planned(directory: Directory) -> PlanAnswer:
+    from etude.rollouts.plan.planner import lines_of, plan_of
+    from etude.rollouts.plan.rates import rates_of
+
+    recipe = directory.table("recipe.json")
+    if own := [
+        f"{key} = {value}" for key, value in flat(recipe).items() if isinstance(value, str) and _CODE.fullmatch(value)
+    ]:
+        raise ConfigError(f"{own[0]}: this recipe names code of its own; run `etude plan --from` on it yourself")
+    lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for line in directory.last(METRICS, _LAST_BYTES):
+        try:
+            row = json.loads(line)
+            lines[row["kind"]].append(row)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue  # cut
+    try:
+        plan = plan_of(_config_of(recipe), rates_of(lines, "this run"))
+    except (TypeError, KeyError, ArithmeticError, AttributeError, ValueError) as error:
+        raise ConfigError(f"this run's files cannot be planned from: {type(error).__name__}: {error}") from None
+    return PlanAnswer(**plan.as_json(), said=list(lines_of(plan)))
+
+
+def _config_of(recipe: Mapping[str, Any]) -> Any:
+    """The config of a recipe as a run has written it down: with keys that change nothing in it, which no user may give.
+    Raises ConfigError for any other fault."""
+    from etude.rollouts.config import RunConfig
+
+    raw = json.loads(json.dumps(recipe))
+    for _ in range(100):
+        try:
+            return RunConfig.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            if first["type"] != "idle":
+                where = ".".join(map(str, first["loc"]))
+                raise ConfigError(f"recipe.json: {where}: {first['msg']}; it is of another version of Etude") from None
+            _leave_out(raw, [*map(str, first["loc"]), *first["ctx"]["key"].split(".")])
+    raise ConfigError("recipe.json: no recipe of a run's")
+
+
+def _leave_out(table: dict[str, Any], path: list[str]) -> None:
+    for name in path[:-1]:
+        table = table.get(name, {})
+    table.pop(path[-1], None)

@@ -1,0 +1,200 @@
+// Every trajectory that was judged: looked for by outcome, task, tool, finding and text, a page of them at a time. The filter
+// is in the address.
+import { useCallback, useEffect, useMemo, useState } from 'preact/hooks';
+import { api } from '../api/client';
+import type { TrajectoriesEvent, TrajectoryRow } from '../api/types';
+import { ago, figure, moment, NONE, seconds, versions, whole } from '../format';
+import { useKeys } from '../keys';
+import { line, NAMES, ofAddress, ofRange, parse, rangeOf, WORDS, type FilterQuery } from '../model/filter';
+import { go, place, refine, to } from '../router';
+import { follow } from '../stream';
+import { oneLine } from '../text';
+import { Badge, Empty, Fault, Name, OutcomeBadge, Wait } from '../ui/bits';
+import { Histogram } from '../ui/Histogram';
+import { useLoad } from '../ui/load';
+import { Rows, type Column } from '../ui/Rows';
+import '../style/chart.css';
+
+const PAGE = 200;
+/** The first is the server's own. */
+const ORDERS: [value: string, label: string][] = [['-kept', 'Newest first'], ['kept', 'Oldest first'], ['-reward', 'Best first'], ['reward', 'Worst first'], ['-seconds', 'Longest first'], ['-sampled_tokens', 'Most tokens first'], ['-turns', 'Most turns first']];
+
+export function Trajectories({ run }: { run: string }) {
+  const query = place.value.query;
+  const key = query.toString();
+  const filter = useMemo(() => ofAddress(query), [key]);
+  const order = query.get('order') ?? '';
+  const set = (next: FilterQuery) => refine({ ...Object.fromEntries(NAMES.map((name) => [name, null])), ...next });
+  const count = useLoad((signal) => api.count(run, filter, signal), [run, filter], true);
+  const rewards = useLoad((signal) => api.histogram(run, { field: 'reward', bins: 40, ...filter, reward: null }, signal), [run, filter], true);
+  const [fresh, setFresh] = useState(0);
+  const [shown, setShown] = useState(0);
+  useEffect(
+    () =>
+      follow(`run/${run}/trajectories`, (data) => {
+        const told = data as Partial<TrajectoriesEvent>;
+        if (told.rows) setFresh((value) => value + told.rows!.length);
+      }),
+    [run],
+  );
+  const [low, high] = rangeOf(filter.reward);
+  return (
+    <>
+      <div class="title">
+        <h1>Trajectories</h1>
+        <span class="meta">{count.data && `${whole(count.data.count)} ${Object.keys(filter).length ? 'found' : 'kept'}`}</span>
+        {fresh > 0 && (
+          <button class="btn" onClick={() => (setFresh(0), setShown(shown + 1), count.again(), rewards.again())}>
+            {whole(fresh)} new or changed: show
+          </button>
+        )}
+      </div>
+      <div class="card stack">
+        <Bar run={run} filter={filter} set={set} order={order} />
+        {rewards.data && rewards.data.counts.length > 0 && (
+          <Histogram title="Reward" counts={rewards.data} from={low} to={high} choose={(a, b) => refine({ reward: ofRange([a, b]) })} />
+        )}
+      </div>
+      <List key={`${key} ${shown}`} run={run} filter={filter} order={order} total={count.data?.count ?? null} />
+    </>
+  );
+}
+
+interface BarProps {
+  run: string;
+  filter: FilterQuery;
+  set: (next: FilterQuery) => void;
+  order: string;
+}
+
+function Bar({ run, filter, set, order }: BarProps) {
+  const values = useLoad((signal) => api.values(run, signal), [run]).data;
+  const [written, write] = useState(line(filter));
+  useEffect(() => write(line(filter)), [line(filter)]);
+  useKeys([{ keys: '/', does: 'Filter', run: () => document.getElementById('filter')?.focus() }], []);
+  const only = (name: string, value: string) => {
+    const next = { ...filter };
+    if (value) next[name] = value;
+    else delete next[name];
+    set(next);
+  };
+  return (
+    <form
+      class="row"
+      role="search"
+      onSubmit={(event) => {
+        event.preventDefault();
+        set(parse(written));
+      }}
+    >
+      <input id="filter" class="field grow mono filterline" type="search" aria-label="Filter" aria-describedby="filter-help" placeholder="outcome:cheated tool:grep reward:>0.5 step:3..5 words of the text" value={written} onInput={(event) => write(event.currentTarget.value)} onBlur={() => set(parse(written))} spellcheck={false} autocomplete="off" />
+      <Choice label="Outcome" all="Any outcome" value={filter.outcome} of={values?.outcome} choose={(value) => only('outcome', value)} />
+      <Choice label="Tool" all="Any tool" value={filter.tool} of={values?.tool} choose={(value) => only('tool', value)} />
+      <Choice label="Phase" all="Any phase" value={filter.phase} of={values?.phase} choose={(value) => only('phase', value)} />
+      <select class="field" aria-label="Trained on" value={filter.trained ?? ''} onChange={(event) => only('trained', event.currentTarget.value)}>
+        <option value="">Trained or not</option>
+        <option value="true">trained on</option>
+        <option value="false">left out</option>
+      </select>
+      <select class="field" aria-label="Order" value={order} onChange={(event) => refine({ order: event.currentTarget.value })}>
+        {ORDERS.map(([value, label], at) => (
+          <option key={value} value={at ? value : ''}>
+            {label}
+          </option>
+        ))}
+      </select>
+      {Object.keys(filter).length > 0 && (
+        <button type="button" class="btn" onClick={() => set({})}>
+          Clear
+        </button>
+      )}
+      <span id="filter-help" class="sr">
+        Words to look for, and {WORDS.join(', ')}, each with a colon and a value.
+      </span>
+    </form>
+  );
+}
+
+interface ChoiceProps {
+  label: string;
+  all: string;
+  value: string | undefined;
+  /** What there is, and how often. */
+  of: Record<string, number> | undefined;
+  choose: (value: string) => void;
+}
+
+function Choice({ label, all, value = '', of: there = {}, choose }: ChoiceProps) {
+  const names = [...new Set([...Object.keys(there), ...(value ? [value] : [])])];
+  return (
+    <select class="field choice" aria-label={label} value={value} onChange={(event) => choose(event.currentTarget.value)}>
+      <option value="">{all}</option>
+      {names.map((each) => (
+        <option key={each} value={each}>
+          {oneLine(each, 40).replaceAll('_', ' ')} ({there[each] ?? 0})
+        </option>
+      ))}
+    </select>
+  );
+}
+
+interface ListProps {
+  run: string;
+  filter: FilterQuery;
+  order: string;
+  total: number | null;
+}
+
+/** Pages by keyset: the next is asked for when the end comes into view, and nothing is counted off. */
+function List({ run, filter, order, total }: ListProps) {
+  const [rows, setRows] = useState<TrajectoryRow[]>([]);
+  const [next, setNext] = useState<string | null>('');
+  const [fault, setFault] = useState<string | null>(null);
+  const [asking, setAsking] = useState(false);
+  const more = useCallback(() => {
+    if (next === null || asking || fault) return;
+    setAsking(true);
+    api.trajectories(run, { ...filter, order: order || null, limit: PAGE, after: next || null }).then(
+      (page) => {
+        setRows((old) => [...old, ...page.rows]);
+        setNext(page.next);
+        setAsking(false);
+      },
+      (error: unknown) => {
+        setFault(error instanceof Error ? error.message : String(error));
+        setAsking(false);
+      },
+    );
+  }, [next, asking, fault, run, order]);
+  useEffect(more, []);
+  if (fault && !rows.length) return <Fault why={fault} />;
+  if (!rows.length) {
+    if (next !== null) return <Wait of="the trajectories" />;
+    return Object.keys(filter).length ? <Empty title="None is like that">Take a word out of the filter.</Empty> : <Empty title="No trajectory is kept">A run keeps each trajectory when it has been judged; the first comes within seconds of its start.</Empty>;
+  }
+  return (
+    <div class="card">
+      {fault && <Fault why={fault} again={() => setFault(null)} />}
+      <Rows label="Trajectories" rows={rows} columns={columns(run)} id={(row) => row.id} open={(row) => go(to(['run', run, 'trajectory', row.id]))} total={total} more={more} keys={[{ key: 'o', does: 'Open the row\u2019s group', run: (row) => go(to(['run', run, 'group', row.group_id])) }]} />
+    </div>
+  );
+}
+
+export function columns(run: string): Column<TrajectoryRow>[] {
+  return [
+    { name: 'id', label: 'Id', cell: (row) => <a class="mono" href={to(['run', run, 'trajectory', row.id])}>{row.id}</a> },
+    { name: 'outcome', label: 'Outcome', cell: (row) => <OutcomeBadge row={row} /> },
+    { name: 'reward', label: 'Reward', kind: 'r', cell: (row) => figure(row.reward) },
+    { name: 'phase', label: 'Phase', cell: (row) => (row.phase === 'training' ? <span class="muted">training</span> : <Badge tone="accent">{row.phase}</Badge>) },
+    { name: 'task', label: 'Task', kind: 'wide', cell: (row) => <Name text={row.task_id} mono /> },
+    { name: 'step', label: 'Step', kind: 'r', cell: (row) => (row.step === null ? (row.dropped ? <Badge title="Why it was not trained on">{row.dropped.replaceAll('_', ' ')}</Badge> : NONE) : <a href={to(['run', run, 'step', row.step])}>{row.step}</a>) },
+    { name: 'turns', label: 'Turns', kind: 'r', cell: (row) => whole(row.turns) },
+    { name: 'calls', label: 'Calls', kind: 'r', cell: (row) => whole(row.calls) },
+    { name: 'tokens', label: 'Tokens', kind: 'r', title: 'Sampled, of all', cell: (row) => <>{whole(row.sampled_tokens)}<span class="muted"> / {whole(row.total_tokens)}</span></> },
+    { name: 'versions', label: 'Versions', cell: (row) => versions(row.oldest_version, row.newest_version) },
+    { name: 'findings', label: 'Findings', kind: 'r', cell: (row) => (row.findings ? <span class="warn">{row.findings}</span> : '') },
+    { name: 'seconds', label: 'Took', kind: 'r', cell: (row) => seconds(row.seconds) },
+    { name: 'limit', label: 'Limit', cell: (row) => row.limit ?? '' },
+    { name: 'ended', label: 'Judged', cell: (row) => <span class="muted" title={moment(row.ended_at)}>{ago(row.ended_at)}</span> },
+  ];
+}

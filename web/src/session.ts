@@ -1,0 +1,42 @@
+// The token that this tab asks with. Owns how it is got: a code in the address's fragment is good for one exchange, and
+// the token lives in sessionStorage, never in a cookie. Talks to: /api/enter.
+import { signal } from '@preact/signals';
+import { message } from './api/refused';
+
+const KEY = 'etude-token';
+
+export type Entry = { state: 'in' } | { state: 'out'; why: string };
+export const entry = signal<Entry>({ state: 'in' });
+/** Whether this server may start agents. */
+export const work = signal(false);
+
+export const token = () => sessionStorage.getItem(KEY) ?? '';
+
+export function left(why: string): void {
+  sessionStorage.removeItem(KEY);
+  entry.value = { state: 'out', why };
+}
+
+/** Take the code from the address, where there is one, and exchange it. The address then has it no longer. */
+export async function enter(): Promise<void> {
+  const found = new URLSearchParams(location.hash.slice(1));
+  const code = found.get('code');
+  if (code !== null) {
+    history.replaceState(null, '', location.pathname + '#' + (found.get('to') ?? '/runs'));
+    const answer = await fetch('/api/enter', {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ code }),
+    });
+    if (answer.ok) {
+      const said = (await answer.json()) as { token: string; work?: boolean };
+      sessionStorage.setItem(KEY, said.token);
+      sessionStorage.setItem(KEY + '-work', said.work ? '1' : '');
+    } else if (!token()) {
+      return left(await message(answer));
+    }
+  }
+  if (!token()) return left('This tab has not been let in yet.');
+  work.value = sessionStorage.getItem(KEY + '-work') === '1';
+  entry.value = { state: 'in' };
+}

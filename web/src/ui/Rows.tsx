@@ -1,0 +1,123 @@
+// A table whose rows are chosen with j and k and opened with Enter or a click. Owns which row is chosen; of a long table
+// only what is in view is in the page.
+import type { ComponentChildren } from 'preact';
+import { useEffect, useRef, useState } from 'preact/hooks';
+import { useKeys } from '../keys';
+import { useVirtual } from './virtual';
+
+export interface Column<R> {
+  name: string;
+  label: ComponentChildren;
+  cell: (row: R) => ComponentChildren;
+  /** `r` sets figures to the right, `wide` cuts long words. */
+  kind?: 'r' | 'wide' | 'tick';
+  title?: string;
+}
+
+interface Props<R> {
+  label: string;
+  rows: R[];
+  columns: Column<R>[];
+  id: (row: R) => string;
+  open?: (row: R) => void;
+  /** All there are, where more than `rows` can be loaded by `more`. */
+  total?: number | null;
+  more?: () => void;
+  keys?: { key: string; does: string; run: (row: R) => void }[];
+}
+
+export function Rows<R>({ label, rows, columns, id, open, total, more, keys = [] }: Props<R>) {
+  const scroller = useRef<HTMLDivElement>(null);
+  const [at, setAt] = useState<number | null>(null);
+  const now = useRef({ rows, at }); // two keys may come before one is shown
+  now.current = { rows, at };
+  const view = useVirtual(scroller, rows.length, 31, 10);
+  useEffect(() => {
+    if (more && view.to >= rows.length - 20) more();
+  }, [view.to, rows.length, more]);
+  const move = (by: number) => {
+    const before = now.current;
+    if (!before.rows.length) return;
+    const next = before.at === null ? 0 : Math.max(0, Math.min(before.rows.length - 1, before.at + by));
+    before.at = next;
+    setAt(next);
+    view.show(next);
+  };
+  useEffect(() => {
+    // what is chosen has the focus, so that a screen reader tells of it and Enter follows its link
+    if (at !== null) scroller.current?.querySelector<HTMLElement>('tr[data-chosen] a')?.focus({ preventScroll: true });
+  }, [at]);
+  const withChosen = (does: (row: R) => void) => () => {
+    const chosen = now.current.at === null ? undefined : now.current.rows[now.current.at];
+    if (chosen !== undefined) does(chosen);
+  };
+  useKeys(
+    [
+      { keys: 'j', does: 'Next row', run: () => move(1) },
+      { keys: 'k', does: 'Row before', run: () => move(-1) },
+      ...(open ? [{ keys: 'Enter', does: 'Open the row', run: withChosen(open) }] : []),
+      ...keys.map(({ key, does, run }) => ({ keys: key, does, run: withChosen(run) })),
+    ],
+    [rows, open, keys],
+  );
+  return (
+    <div ref={scroller} class="tall" tabIndex={0} role="group" aria-label={label} onKeyDown={(event) => arrows(event, move)}>
+      <table aria-label={label} aria-rowcount={(total ?? rows.length) + 1}>
+        <thead>
+          <tr aria-rowindex={1}>
+            {columns.map((each) => (
+              <th key={each.name} scope="col" class={each.kind === 'wide' ? undefined : each.kind} title={each.title}>
+                {each.label}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {view.before > 0 && <Spacer height={view.before} span={columns.length} />}
+          {rows.slice(view.from, view.to).map((row, index) => {
+            const here = view.from + index;
+            return (
+              <tr
+                key={id(row)}
+                ref={view.measure(here)}
+                aria-rowindex={here + 2}
+                class={open ? 'pick' : undefined}
+                data-chosen={here === at ? '' : undefined}
+                onFocusIn={() => {
+                  now.current.at = here;
+                  setAt(here);
+                }}
+                onClick={(event) => {
+                  if (!open || (event.target as Element).closest('a, button, input, label') || getSelection()?.toString()) return;
+                  setAt(here);
+                  open(row);
+                }}
+              >
+                {columns.map((each) => (
+                  <td key={each.name} class={each.kind}>
+                    {each.cell(row)}
+                  </td>
+                ))}
+              </tr>
+            );
+          })}
+          {view.after > 0 && <Spacer height={view.after} span={columns.length} />}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+const Spacer = ({ height, span }: { height: number; span: number }) => (
+  <tr class="spacer" aria-hidden="true">
+    <td colSpan={span} style={{ height: `${height}px` }} />
+  </tr>
+);
+
+function arrows(event: KeyboardEvent, move: (by: number) => void): void {
+  if (event.target !== event.currentTarget) return;
+  const by = { ArrowDown: 1, ArrowUp: -1, PageDown: 15, PageUp: -15 }[event.key];
+  if (by === undefined) return;
+  event.preventDefault();
+  move(by);
+}

@@ -1,0 +1,197 @@
+// Small pieces that every page uses: text that hides nothing, states of waiting and failing, badges, facts, tabs.
+import type { ComponentChildren } from 'preact';
+import { useEffect, useRef, useState } from 'preact/hooks';
+import { NONE, plural } from '../format';
+import { oneLine, pieces, shownAs } from '../text';
+import type { RunRow, TrajectoryRow } from '../api/types';
+import type { Loaded } from './load';
+
+/** What a model, a file or a user wrote: text nodes, with hidden characters shown. */
+export function Said({ text }: { text: string }) {
+  return (
+    <>
+      {pieces(text).map((each, at) =>
+        each.hidden === null ? (
+          each.text
+        ) : (
+          <span key={at} class="ctl" title={`character U+${each.hidden.toString(16).toUpperCase().padStart(4, '0')}`}>
+            {shownAs(each.hidden)}
+          </span>
+        ),
+      )}
+    </>
+  );
+}
+
+const LONG = 600;
+
+/** Text of which a page shows the beginning, until somebody asks for the rest. */
+export function Long({ text }: { text: string }) {
+  const [all, setAll] = useState(false);
+  const short = all || text.length <= LONG ? text : text.slice(0, LONG);
+  return (
+    <>
+      <Said text={short} />
+      {short.length < text.length && (
+        <button class="btn quiet" onClick={() => setAll(true)}>
+          … {plural(text.length - LONG, 'character')} more
+        </button>
+      )}
+    </>
+  );
+}
+
+/** A name on one line, cut by the page where it is too long; whole in its title. */
+export function Name({ text, mono }: { text: string; mono?: boolean }) {
+  const line = oneLine(text);
+  return (
+    <bdi class={mono ? 'mono' : undefined} title={line}>
+      {line}
+    </bdi>
+  );
+}
+
+export function Wait({ of: what }: { of: string }) {
+  return (
+    <div class="wait" role="status">
+      Loading {what}…
+    </div>
+  );
+}
+
+export function Fault({ why, again }: { why: string; again?: () => void }) {
+  return (
+    <div class="fault row" role="alert">
+      <span class="grow">
+        <Said text={why} />
+      </span>
+      {again && (
+        <button class="btn" onClick={again}>
+          Try again
+        </button>
+      )}
+    </div>
+  );
+}
+
+export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
+  return (
+    <div class="empty">
+      <strong>{title}</strong>
+      {children && <div>{children}</div>}
+    </div>
+  );
+}
+
+/** Shows what was loaded, or why not yet. What was there stays while it is loaded anew. */
+export function Shown<T>({ from, of: what, children }: { from: Loaded<T>; of: string; children: (data: T) => ComponentChildren }) {
+  if (from.data !== null) {
+    return (
+      <>
+        {from.error && <Fault why={from.error} again={from.again} />}
+        {children(from.data)}
+      </>
+    );
+  }
+  return from.error ? <Fault why={from.error} again={from.again} /> : <Wait of={what} />;
+}
+
+export type Tone = 'good' | 'bad' | 'warn' | 'accent' | '';
+
+export function Badge({ tone = '', children, title }: { tone?: Tone; children: ComponentChildren; title?: string }) {
+  return (
+    <span class={`badge ${tone}`} title={title}>
+      {children}
+    </span>
+  );
+}
+
+const OUTCOMES: Record<TrajectoryRow['outcome'], [string, Tone]> = {
+  scored: ['scored', ''], truncated: ['truncated', 'warn'], infra_failed: ['machinery failed', ''], cheated: ['cheated', 'bad'],
+  quarantined: ['quarantined', 'bad'],
+};
+
+export function outcomeOf(row: Pick<TrajectoryRow, 'outcome' | 'solved'>): [string, Tone] {
+  if (row.solved) return ['solved', 'good'];
+  return row.outcome === 'scored' ? ['not solved', ''] : (OUTCOMES[row.outcome] ?? [row.outcome, '']);
+}
+
+export function OutcomeBadge({ row }: { row: Pick<TrajectoryRow, 'outcome' | 'solved'> }) {
+  const [word, tone] = outcomeOf(row);
+  return <Badge tone={tone}>{word}</Badge>;
+}
+
+const STATES: Record<RunRow['state'], Tone> = { running: 'accent', ended: 'good', stopped: 'warn', copied: '' };
+
+export function StateBadge({ state }: { state: RunRow['state'] }) {
+  return (
+    <Badge tone={STATES[state]}>
+      {state === 'running' && <span class="dot accent live" />}
+      {state}
+    </Badge>
+  );
+}
+
+export function Facts({ of: facts, big }: { of: [string, ComponentChildren][]; big?: boolean }) {
+  return (
+    <dl class="facts">
+      {facts.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd class={big ? 'big' : undefined}>{value ?? NONE}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+export interface Tab {
+  id: string;
+  label: string;
+  count?: number | string;
+}
+
+/** Tabs as ARIA has them: one is in the tab order, arrows move. */
+export function Tabs({ tabs, now, choose, label }: { tabs: Tab[]; now: string; choose: (id: string) => void; label: string }) {
+  const box = useRef<HTMLDivElement>(null);
+  const moved = useRef(false);
+  useEffect(() => {
+    if (moved.current) box.current?.querySelector<HTMLElement>('[aria-selected="true"]')?.focus();
+    moved.current = false;
+  }, [now]);
+  const move = (event: KeyboardEvent) => {
+    const by = event.key === 'ArrowRight' ? 1 : event.key === 'ArrowLeft' ? -1 : 0;
+    if (!by) return;
+    event.preventDefault();
+    const at = tabs.findIndex((each) => each.id === now);
+    const next = tabs[(at + by + tabs.length) % tabs.length];
+    moved.current = true;
+    if (next) choose(next.id);
+  };
+  return (
+    <div class="tabs" role="tablist" aria-label={label} ref={box} onKeyDown={move}>
+      {tabs.map((each) => (
+        <button
+          key={each.id}
+          role="tab"
+          id={`tab-${each.id}`}
+          aria-selected={each.id === now}
+          aria-controls={each.id === now ? `panel-${each.id}` : undefined}
+          tabIndex={each.id === now ? 0 : -1}
+          onClick={() => choose(each.id)}
+        >
+          {each.label}
+          {each.count !== undefined && <span class="count">{each.count}</span>}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+export function Panel({ id, children }: { id: string; children: ComponentChildren }) {
+  return (
+    <div role="tabpanel" id={`panel-${id}`} aria-labelledby={`tab-${id}`} class="stack">
+      {children}
+    </div>
+  );
+}
