@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from made import TOTAL, kept, marks
+from archive_samples import TOTAL, kept, marks
 
 from etude.archive.chunks import chunks
 from etude.archive.query import Filter
@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 PROGRAM = """
 import sys
 from pathlib import Path
-from made import kept, marks
+from archive_samples import kept, marks
 from etude.archive.writer import ArchiveWriter
 
 run, first, many, step = Path(sys.argv[1]), *map(int, sys.argv[2:])

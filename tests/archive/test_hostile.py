@@ -6,7 +6,7 @@ import json
 import sys
 
 import pytest
-from made import kept, marks
+from archive_samples import kept, marks
 
 from etude.archive.contents import FILE_BYTES, FILES, FILES_BYTES, VERIFIER_CHARS
 from etude.archive.export import export
