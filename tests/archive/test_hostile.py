@@ -120,6 +120,13 @@ def test_a_page_is_one_walk_along_an_index(tmp_path):
             holds, values = holding(chosen.conditions())
             [step] = plan(f"SELECT count(*) FROM trajectories WHERE {holds}", values)
             assert "USING COVERING INDEX" in step and step.startswith("SEARCH"), step
+        for change in (
+            "DELETE FROM tools WHERE seq = 1", "DELETE FROM fates WHERE group_id = 'g'",
+            "UPDATE trajectories SET dropped = 'x' WHERE dropped IS NOT NULL AND "
+            "id IN (SELECT id FROM fates WHERE group_id = 'g')",
+            "SELECT id FROM marks WHERE chunk = 3", "SELECT * FROM notes WHERE trajectory = 'a'",
+        ):  # fmt: skip
+            assert not any(step.startswith("SCAN") for step in plan(change, [])), change
         for field in HISTOGRAMS:
             chosen = Filter(outcome="scored", reward=(0.1, None), version=(2, 5), trained=True, task="t")
             column, here, values = histogram_sql(chosen.conditions(), field, probed=True)
