@@ -70,7 +70,7 @@ WITHOUT = {
     "rollouts/actors/trainer.py": (
         "from types import SimpleNamespace as _Marks\ndef marks_of(*given): return [_Marks(mask=b'1')]\n"
     ),
-    "trainer/step.py": "def seen_tokens(pieces): return NOTHING_SEEN\n",
+    "trainer/step.py": "def seen_tokens(*given): return NOTHING_SEEN\n",
 }
 
 
