@@ -66,14 +66,11 @@ class ChunkFile:
 
     def append(self, frames: bytes) -> int:
         """Add frames, whole, behind each other: they are the kernel's when this returns. Returns what `sync` is to be
-        told to have them on the disk. Raises CheckpointError where it refuses, and then nothing was added.
+        told to have them on the disk. Raises OSError where it refuses, and then nothing was added.
         """
-        try:
-            if self.is_full:
-                self._next()
-            append_whole(self._file, frames, self._path)
-        except OSError as error:
-            raise CheckpointError(f"{error.filename}: cannot be written ({error}); make room there") from error
+        if self.is_full:
+            self._next()
+        append_whole(self._file, frames, self._path)
         self._length += len(frames)
         self._added += len(frames)
         return self._added

@@ -33,8 +33,8 @@ class ArchiveWriter:
         """Those that the chunk has."""
 
     def keep(self, kept: Kept) -> int:
-        """A trajectory was judged: it is the disk's when this returns. Returns its bytes there. Raises CheckpointError
-        where the disk refuses.
+        """A trajectory was judged: it is the disk's when this returns. Returns its bytes there. Raises OSError where
+        there is no room, CheckpointError where the disk fails.
         """
         frame = frame_of(kept)
         with self._turn:
@@ -48,7 +48,7 @@ class ArchiveWriter:
         return len(frame)
 
     def mark(self, step: int, marks: Sequence[Marks]) -> None:
-        """A step has trained on these. Raises CheckpointError where the disk refuses."""
+        """A step has trained on these. Raises what `keep` does."""
         self._add(marks_frames(step, marks))
 
     def resumed(self, step: int) -> None:
