@@ -79,7 +79,7 @@ SCENES: Mapping[str, Scene] = {
     "search": Scene("docs/search.md", (prepared.shop, prepared.in_shop)),
     "models": Scene("docs/models.md", (prepared.downloads,), smaller=PACKAGE, seconds=40),
     "serving": Scene("docs/serving.md", (prepared.clone,)),
-    "studio": Scene("docs/studio.md", (prepared.clone,), seconds=60),
+    "studio": Scene("docs/studio.md", (prepared.clone, prepared.agent), seconds=60),
     "sessions": Scene("docs/sessions.md", (*AGENT, prepared.spans), smaller=SESSION),
     "tasks": Scene("docs/tasks.md", (*SHOP, prepared.endpoint), "", FEW_TASKS, 75, images),
     "tutorial": Scene("docs/tutorial.md", (prepared.models, prepared.beside, prepared.offline), seconds=75),

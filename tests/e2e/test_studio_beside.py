@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(420)
 @pytest.mark.proof(60)
 def test_a_run_is_followed_through_deaths_and_does_not_notice(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    line = [*command(out, "rollouts.max_steps=6", "rollouts.max_minutes=15"), "--serve"]
+    line = [*command(out, "rollouts.max_steps=4", "rollouts.max_minutes=15"), "--serve"]
     train = subprocess.Popen(
         line,
         env=variables(ETUDE_HOME=str(tmp_path / "home")),
@@ -40,7 +40,7 @@ def test_a_run_is_followed_through_deaths_and_does_not_notice(tmp_path: Path) ->
             run = next(row["id"] for _, _, data in events for row in data.get("runs") or data.get("changed", ()))
         topics = dict.fromkeys(f"run/{run}/{name}" for name in ("steps", "live", "trajectories"))
         kept, told, phases, deaths = set[str](), list[int](), set[str](), 0
-        while len(told) < 6 or "g" not in {id[0] for id in kept}:
+        while len(told) < 4 or "g" not in {id[0] for id in kept}:
             try:
                 with tab.stream(topics) as events:
                     for name, cursor, data in events:
@@ -51,15 +51,15 @@ def test_a_run_is_followed_through_deaths_and_does_not_notice(tmp_path: Path) ->
                         if len(told) == 2 and not deaths:
                             deaths += 1
                             os.kill(beside, signal.SIGKILL)
-                        if len(told) >= 6 and kept:
+                        if len(told) >= 4 and kept:
                             break
             except httpx2.TransportError:
                 assert deaths, "nobody has killed it"
-        assert told == [1, 2, 3, 4, 5, 6], "nothing is lost and nothing told twice"
+        assert told == [1, 2, 3, 4], "nothing is lost and nothing told twice"
         assert "training" in phases
         summary = json.loads(train.stdout.read().splitlines()[-1])
-        assert train.wait(120) == 0 and summary["restarts"] == {} and summary["steps"] == 6
-        assert len(steps(out)) == 6 and deaths == 1 and not psutil.pid_exists(beside)
+        assert train.wait(120) == 0 and summary["restarts"] == {} and summary["steps"] == 4
+        assert len(steps(out)) == 4 and deaths == 1 and not psutil.pid_exists(beside)
     finally:
         train.kill()
         train.communicate()
