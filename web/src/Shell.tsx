@@ -1,7 +1,7 @@
 // The frame around every page: where one is, whether the server is there, appearance, the palette and the keys that hold
 // everywhere. Owns no data but the list of runs, which the palette offers.
 import type { ComponentType } from 'preact';
-import { useEffect, useMemo, useState } from 'preact/hooks';
+import { useEffect, useErrorBoundary, useMemo, useState } from 'preact/hooks';
 import type { RunRow } from './api/types';
 import { useKeys } from './keys';
 import { followRuns, runOf, runs } from './model/runs';
@@ -172,6 +172,8 @@ function commandsOf(run: string | null, known: RunRow[]): Command[] {
 
 /** The page, when its code is there. Another address of the same page keeps the component, and gives it other properties. */
 function Loaded({ page }: { page: Page }) {
+  const [broken, mend] = useErrorBoundary();
+  useEffect(() => mend(), [page.name]);
   const [found, set] = useState<{ name: string; Of: ComponentType<any> } | null>(null);
   const [fault, setFault] = useState<string | null>(null);
   useEffect(() => {
@@ -185,6 +187,7 @@ function Loaded({ page }: { page: Page }) {
       left = true;
     };
   }, [page.name]);
+  if (broken) return <Fault why={`This page has a fault of its own: ${broken instanceof Error ? broken.message : String(broken)}`} again={mend} />;
   if (fault) return <Fault why={fault} again={() => location.reload()} />;
   if (!found || found.name !== page.name) return <Wait of="the page" />;
   const { Of } = found;
