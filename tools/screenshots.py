@@ -56,15 +56,15 @@ def addresses(served: Studio) -> Iterator[tuple[str, str]]:
     """Every page about runs, by a name for its picture."""
     runs = served.get("/runs")["runs"]
     run = max(runs, key=lambda each: (each["trajectories"] or 0, each["steps"]))
-    id, steps = run["id"], max(1, run["steps"])
-    served.http.get(f"/api/runs/{id}/plan")  # computed once, and longer than a page is waited for
+    id = run["id"]
     yield from (("runs", "/runs"), ("live", f"/run/{id}"), ("recipe", f"/run/{id}?tab=recipe"))
-    yield from (("versions", f"/run/{id}/versions"), ("plan", f"/run/{id}/plan"), ("step", f"/run/{id}/step/{steps}"))
+    yield from (("versions", f"/run/{id}/versions"), ("plan", f"/run/{id}/plan"))
     if len(runs) > 1:
         yield "compare", "/runs?compare=" + ",".join(each["id"] for each in runs[:3])
     yield "trajectories", f"/run/{id}/trajectories"
-    if rows := served.get(f"/runs/{id}/trajectories?trained=true&limit=500")["rows"]:
-        row = max(rows, key=lambda each: (each["solved"], each["calls"]))
+    if rows := served.get(f"/runs/{id}/trajectories?solved=true&step=1&order=-turns&limit=1")["rows"]:
+        row = rows[0]  # of the first step, what took longest to solve: it has erred and mended
+        yield "step", f"/run/{id}/step/1"
         yield from of_one(f"/run/{id}/trajectory/{row['id'].replace('/', '~')}")
         yield "group", f"/run/{id}/group/{row['group_id']}"
     benches: list[Any] = served.get("/bench")["runs"]
@@ -127,6 +127,8 @@ def main() -> int:
         tab = Tab(chromium.browser.new_context(viewport=WIDE), served)
         for name, address in addresses(served):
             if not only or name in only:
+                if name == "plan":  # computed once, and for longer than a page is waited for
+                    served.http.get(f"/api/runs/{address.split('/')[2]}/plan", timeout=600)
                 tab.go(address)
                 camera.take(tab, name)
     if not only or "work" in only:
