@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
+
 from etude.environments.base import Sandbox
 from etude.environments.local import open_workspace
 from etude.errors import EtudeError
@@ -34,6 +36,7 @@ from etude.records import Event
 from etude.studio.hunks import ChangedFile, changes_of, chosen_of
 from etude.studio.work_shapes import AgentAnswer, AskedAnswer, ChangesAnswer, ConflictAnswer, TeamAnswer, WorkAnswer
 
+_log = structlog.get_logger("studio")
 LOOK_S = 1.0
 MOST_AGENTS = 8
 
@@ -79,9 +82,13 @@ class Team:
             self._recorder: Recorder = await runs.begin(self._trees.start, self._tasks(), self._config.currency)
             stack.callback(self._recorder.close)
             self._stack = stack.pop_all()
-        async with asyncio.TaskGroup() as group:
-            for agent in self.agents.values():
-                group.create_task(self._started(agent, model, mode))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for agent in self.agents.values():
+                    group.create_task(self._started(agent, model, mode))
+        except BaseException:  # of all others each agent has its own error
+            await self._stack.aclose()
+            raise
         self._looking = asyncio.create_task(self._look())
 
     async def _started(self, agent: AgentAtWork, model: str | None, mode: Mode) -> None:
@@ -115,18 +122,28 @@ class Team:
     async def _look(self) -> None:
         """What each has logged; and after a turn, how much it has changed and what no longer goes together."""
         while True:
-            for agent in self.agents.values():
-                with contextlib.suppress(OSError):
-                    self._read(agent)
-            over = [agent for agent in self.agents.values() if agent.turn_over]
-            with contextlib.suppress(EtudeError, OSError):  # a file may go while it is read; the next turn tells
-                for agent in over:
-                    agent.turn_over = False
-                    await self._measured(agent)
-                if over and len(set(self._tasks().values())) > 1:
-                    results = [agent.result for agent in self.agents.values() if agent.result]
-                    self.conflicts = await trial_merges(self.repository, results)
+            self._read_all()
+            try:
+                await self._measure()
+            except (EtudeError, OSError):  # a file may go while it is read; the next turn tells
+                pass
+            except Exception:
+                _log.exception("bug", team=self.id)
             await asyncio.sleep(LOOK_S)
+
+    async def _measure(self) -> None:
+        over = [agent for agent in self.agents.values() if agent.turn_over]
+        for agent in over:
+            agent.turn_over = False
+            await self._measured(agent)
+        if over and len(set(self._tasks().values())) > 1:
+            results = [agent.result for agent in self.agents.values() if agent.result]
+            self.conflicts = await trial_merges(self.repository, results)
+
+    def _read_all(self) -> None:
+        for agent in self.agents.values():
+            with contextlib.suppress(OSError):
+                self._read(agent)
 
     def _read(self, agent: AgentAtWork) -> None:
         listen = self._board.listener(agent.name)
@@ -149,7 +166,8 @@ class Team:
         return await self.repository.line("rev-parse", f"{result.commit}^{{tree}}")
 
     def told(self) -> TeamAnswer:
-        """How it stands."""
+        """How it stands, by what each has logged."""
+        self._read_all()
         return TeamAnswer(
             id=self.id,
             directory=str(self.directory),

@@ -23,7 +23,8 @@ from etude.studio.topic import LOOK_S, MakeTopic, Told, Topic
 from etude.studio.work import Team, Work
 from etude.studio.work_shapes import Applied, ApplyBody, ChangesAnswer, TeamAnswer, TeamBody, WorkAnswer
 
-_TEAM = "/api/work/{team}"
+_ALL = "/api/work"
+_TEAM = f"{_ALL}/{{team}}"
 _AGENT = f"{_TEAM}/agents/{{agent}}"
 _MOST_FILES = 200
 
@@ -40,11 +41,11 @@ class WorkRoutes:
             raise Refused("forbidden", "this studio only looks; start it with --work to have agents at work")
         return self._all
 
-    @answers(Operation("/api/work", "get", "All teams of agents, and all that they ask", answer=WorkAnswer))
+    @answers(Operation(_ALL, "get", "All teams of agents, and all that they ask", answer=WorkAnswer))
     async def listed(self, request: Request) -> Response:
         return reply(self._work.told())
 
-    @answers(Operation("/api/work", "post", "Begin a team: an agent for each task, each in a worktree", (), TeamBody,
+    @answers(Operation(_ALL, "post", "Begin a team: an agent for each task, each in a worktree", (), TeamBody,
                        answer=TeamAnswer, status=201))  # fmt: skip
     async def begin(self, request: Request) -> Response:
         work, body = self._work, parse_body(await request.body(), TeamBody)

@@ -20,6 +20,7 @@ from etude.rollouts.claim import claim
 from etude.rollouts.config import RunConfig
 from etude.rollouts.lines import note
 from etude.rollouts.stats import RunStats
+from etude.serving.wire import dump
 from etude.studio.columns import Columns, buckets, figures_of
 from etude.studio.files import LONGEST_LINE, Directory, Tail
 from etude.studio.run import Run
@@ -332,3 +333,7 @@ def test_listeners_have_a_bound_and_are_let_go_at_the_end(tmp_path: Path) -> Non
             assert list(events) == [], "the stream ends by itself"
         assert served.process.wait(100) == 0
     assert isinstance(served, Studio)
+
+
+def test_numbers_that_json_does_not_have_are_null() -> None:
+    assert dump({"a": float("inf"), "b": (float("nan"), 1.5), "c": "NaN"}) == b'{"a":null,"b":[null,1.5],"c":"NaN"}'

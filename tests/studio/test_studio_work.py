@@ -55,6 +55,11 @@ def post(served: Studio, path: str, status: int = 200, **body: object) -> Json:
     return answer.json()
 
 
+def at(team: Json) -> str:
+    """Where a team is."""
+    return "/".join(("/work", team["id"]))
+
+
 def resting(served: Studio, team: str) -> Json:
     """When every agent of a team has come to rest, as the stream tells it."""
     with served.stream({"work": None}) as events:
@@ -84,7 +89,7 @@ def test_hunks_that_are_taken_land_in_the_tree_exactly(root: Path) -> None:
         done = resting(served, team["id"])["agents"][0]
         assert (done["ended"], done["turns"]) == ("finished", 6), done
         assert (root / "project/text.txt").read_text() == BEFORE and git(root / "project", "status", "-s") == ""
-        path = f"/work/{team['id']}/agents/agent-1"
+        path = f"{at(team)}/agents/agent-1"
         changes = served.get(f"{path}/changes")
         files = {each["path"]: each for each in changes["files"]}
         assert {name: each["status"] for name, each in files.items()} == {
@@ -107,7 +112,7 @@ def test_hunks_that_are_taken_land_in_the_tree_exactly(root: Path) -> None:
         refused = post(served, f"{path}/apply", 400, commit=changes["commit"])
         assert "conflicts with your changes to other.txt" in refused["error"]["message"]
         assert (root / "project/other.txt").read_text() == "the user's own"
-        ended = served.http.delete(f"/api/work/{team['id']}").json()
+        ended = served.http.delete(f"/api{at(team)}").json()
         assert ended["ended"] and not list((root / "trees").glob("*/[0-9]*"))
         assert served.get(f"{path}/changes")["total"] == 3, "what it did is kept"
         assert "refs/etude/results/" in git(root / "project", "for-each-ref", "--format=%(refname)")
@@ -154,13 +159,13 @@ def test_eight_agents_ask_in_one_inbox(root: Path) -> None:
         assert all(
             kind == "end" and ("Not now." in said) is (name != "agent-1") for name, (kind, said) in results.items()
         )
-        while len((told := served.get(f"/work/{team['id']}"))["conflicts"]) < 28:
+        while len((told := served.get(f"{at(team)}"))["conflicts"]) < 28:
             assert not told["ended"]
-        third = served.get(f"/work/{team['id']}/agents/agent-3/changes")
-        brought = post(served, f"/work/{team['id']}/agents/agent-3/apply", commit=third["commit"])
+        third = served.get(f"{at(team)}/agents/agent-3/changes")
+        brought = post(served, f"{at(team)}/agents/agent-3/apply", commit=third["commit"])
         assert brought["paths"] == ["text.txt"] and (root / "project/text.txt").read_text() == "agent 3\n"
-        fourth = served.get(f"/work/{team['id']}/agents/agent-4/changes")
-        refused = post(served, f"/work/{team['id']}/agents/agent-4/apply", 400, commit=fourth["commit"])
+        fourth = served.get(f"{at(team)}/agents/agent-4/changes")
+        refused = post(served, f"{at(team)}/agents/agent-4/apply", 400, commit=fourth["commit"])
         assert "conflicts with your changes" in refused["error"]["message"]
         assert (root / "project/text.txt").read_text() == "agent 3\n"
     left = git(root / "project", "for-each-ref", "--format=%(refname)", "refs/etude/results").split()
