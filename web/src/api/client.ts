@@ -1,5 +1,6 @@
 // Asks the server. Owns the address of every route, the token's header, and what an error says. Keeps no state.
 import { left, token } from '../session';
+import { isReport, kept } from './kept';
 import { message } from './refused';
 import type * as T from './types';
 
@@ -22,6 +23,11 @@ export function query(from: Query): string {
 export const part = (id: string) => encodeURIComponent(id.replaceAll('/', '~'));
 
 export async function ask<R>(path: string, signal?: AbortSignal, init: RequestInit = {}): Promise<R> {
+  if (isReport) {
+    const found = kept(path);
+    if (found !== null) return found as R;
+    throw new Refused(404, 'This report does not hold that. `etude studio` shows all of the run.');
+  }
   let answer: Response;
   try {
     answer = await fetch('/api/' + path, {
