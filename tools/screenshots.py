@@ -1,132 +1,139 @@
 """Pictures of every page of the studio over real runs, light and dark, wide and narrow.
 
-    python tools/screenshots.py RUN [RUN…] --out DIR      every picture
-    python tools/screenshots.py RUN --out docs/studio --docs    those that the pages of docs show
+    python tools/screenshots.py PLACE [PLACE…] --out DIR          every page
+    python tools/screenshots.py PLACE --out docs/studio --docs    wide ones alone, in few colours: those of the docs
 
-Starts `etude studio` over the runs, enters with its printed address in Debian's Chromium, and opens each page. It needs
-playwright (`pip install playwright`) and chromium (`apt-get install chromium`).
+A place is a directory of runs, or of results of `etude bench run`. Starts `etude studio` over them, enters with its
+address in Debian's Chromium, and opens each page. The pages of agents at work are of a small project that scripted
+models work on, as in tests/studio. Needs playwright (in the extra `dev`) and chromium (`apt-get install chromium`).
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import shutil
-import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
-WIDE, NARROW = {"width": 1360, "height": 860}, {"width": 400, "height": 800}
-_DEADLINE_MS = 30_000
+sys.path += [str(ROOT / "tests"), str(ROOT / "tests/studio")]
+from browser import Chromium, Tab  # noqa: E402
+from made_run import Studio, studio  # noqa: E402
+from playwright.sync_api import expect  # noqa: E402
+from test_studio_work import BEFORE, eight, git, working  # noqa: E402
+
+WIDE, NARROW = {"width": 1240, "height": 760}, {"width": 400, "height": 800}
+_WORK_MS = 180_000
 
 
-@contextlib.contextmanager
-def studio(*places: Path) -> Iterator[str]:
-    """A server over these runs; gives the address that lets one tab in."""
-    command = [sys.executable, "-m", "etude.cli.main", "studio", *map(str, places), "--port", "0", "--json"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield json.loads(process.stdout.readline())["open"]
-        finally:
-            process.terminate()
+class Camera:
+    """Takes each page in all the ways that were asked for."""
+
+    def __init__(self, out: Path, docs: bool) -> None:
+        self.out, self.docs = out, docs
+        out.mkdir(parents=True, exist_ok=True)
+
+    def take(self, tab: Tab, name: str) -> None:
+        for scheme in ("light", "dark"):
+            for size, viewport in (("wide", WIDE),) if self.docs else (("wide", WIDE), ("narrow", NARROW)):
+                tab.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+                tab.page.set_viewport_size(viewport)
+                tab.page.wait_for_timeout(400)
+                path = self.out / (f"{name}-{scheme}.png" if self.docs else f"{name}-{scheme}-{size}.png")
+                tab.page.screenshot(path=path)
+                if self.docs:
+                    with Image.open(path) as picture:
+                        picture.convert("RGB").quantize(48).save(path, optimize=True)
+        tab.page.set_viewport_size(WIDE)
 
 
-@contextlib.contextmanager
-def chromium() -> Iterator[Browser]:
-    """Debian's browser, without a window."""
-    found = shutil.which("chromium")
-    if found is None:
-        sys.exit("no chromium here: apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
-
-
-def asked(page: Page, path: str) -> Any:
-    """What the server answers to the page's own token."""
-    script = """async path => {
-        const headers = {authorization: 'Bearer ' + sessionStorage['etude-token']};
-        const answer = await fetch('/api/' + path, {headers});
-        return answer.ok ? await answer.json() : null;
-    }"""
-    return page.evaluate(script, path)
-
-
-def addresses(page: Page) -> dict[str, str]:
-    """Every page by a name for its picture, over the runs there are."""
-    runs = asked(page, "runs")["runs"]
-    run = next((each for each in runs if each["trajectories"]), runs[0])
-    id, steps = run["id"], max(1, run["steps"])
-    found = {
-        "runs": "/runs", "live": f"/run/{id}", "recipe": f"/run/{id}?tab=recipe", "versions": f"/run/{id}/versions",
-        "plan": f"/run/{id}/plan", "bench": "/bench", "lost": "/nowhere",
-        "step": f"/run/{id}/step/{steps}", "trajectories": f"/run/{id}/trajectories",
-    }  # fmt: skip
+def addresses(served: Studio) -> Iterator[tuple[str, str]]:
+    """Every page about runs, by a name for its picture."""
+    runs = served.get("/runs")["runs"]
+    run = max(runs, key=lambda each: (each["trajectories"] or 0, each["steps"]))
+    id = run["id"]
+    yield from (("runs", "/runs"), ("live", f"/run/{id}"), ("recipe", f"/run/{id}?tab=recipe"))
+    yield from (("versions", f"/run/{id}/versions"), ("plan", f"/run/{id}/plan"))
     if len(runs) > 1:
-        found["compare"] = "/runs?compare=" + ",".join(each["id"] for each in runs[:3])
-    kept = asked(page, f"runs/{id}/trajectories?limit=200")
-    if kept and kept["rows"]:
-        rows = kept["rows"]
-        row = next((each for each in rows if each["step"] is not None and each["solved"]), rows[0])
-        one = f"/run/{id}/trajectory/{row['id'].replace('/', '~')}"
-        found |= {f"trajectory-{tab}": f"{one}?tab={tab}" for tab in ("turns", "tokens", "files", "verifier", "task")}
-        found["tokens-advantage"], found["tokens-version"] = (
-            f"{one}?tab=tokens&by=advantage&token=130",
-            f"{one}?tab=tokens&by=version&token=130",
-        )
-        found["tokens-entropy"] = f"{one}?tab=tokens&by=entropy&token=300"
-        found["group"] = f"/run/{id}/group/{row['group_id']}"
-    benches = (asked(page, "bench") or {}).get("runs", [])
-    if len(benches) > 1:
-        found["bench"] = f"/bench?a={benches[-1]['id']}&b={benches[0]['id']}"
-    return found
+        yield "compare", "/runs?compare=" + ",".join(each["id"] for each in runs[:3])
+    yield "trajectories", f"/run/{id}/trajectories"
+    if rows := served.get(f"/runs/{id}/trajectories?solved=true&step=1&order=-turns&limit=1")["rows"]:
+        row = rows[0]  # of the first step, what took longest to solve: it has erred and mended
+        yield "step", f"/run/{id}/step/1"
+        yield from of_one(f"/run/{id}/trajectory/{row['id'].replace('/', '~')}")
+        yield "group", f"/run/{id}/group/{row['group_id']}"
+    benches: list[Any] = served.get("/bench")["runs"]
+    chosen = f"?a={benches[-1]['id']}&b={benches[0]['id']}" if len(benches) > 1 else ""
+    yield "bench", f"/bench{chosen}"
 
 
-def settled(page: Page) -> None:
-    """Wait until nothing is loading any more."""
-    expect(page.locator(".wait")).to_have_count(0, timeout=_DEADLINE_MS)  # the policy allows no script of a test's
-    page.wait_for_timeout(400)
+def of_one(trajectory: str) -> Iterator[tuple[str, str]]:
+    for tab in ("turns", "files", "verifier", "task"):
+        yield f"trajectory-{tab}", f"{trajectory}?tab={tab}"
+    for way in ("advantage", "version", "entropy"):
+        yield f"tokens-{way}", f"{trajectory}?tab=tokens&by={way}&token=200"
 
 
-def taken(page: Page, base: str, names: dict[str, str], out: Path, suffix: str) -> None:
-    """One picture of each address."""
-    for name, address in names.items():
-        page.goto(f"{base}/#{address}")
-        settled(page)
-        page.screenshot(path=out / f"{name}-{suffix}.png")
+def at_work(camera: Camera, chromium: Chromium) -> None:
+    """A team of three, from its first question to what came of it."""
+    root = Path(tempfile.mkdtemp(prefix="etude-", dir="/var/tmp"))  # a sandbox has a /tmp of its own
+    project = root / "project"
+    project.mkdir()
+    (root / "runs").mkdir()
+    (project / "text.txt").write_text(BEFORE)
+    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
+        git(project, *words)
+    try:
+        with working(root, eight) as served:
+            tab = Tab(chromium.browser.new_context(viewport=WIDE), served)
+            tab.go("/work")
+            tab.page.get_by_label("The top of a git repository").fill(str(project))
+            tasks = [f"This is task {number}. Write your line, and run its check." for number in (1, 2, 3)]
+            tab.page.get_by_label("Tasks, one a line").fill("\n".join(tasks))
+            tab.page.get_by_role("button", name="Begin 3 agents").click()
+            expect(tab.page.locator("article.asked")).to_have_count(3, timeout=_WORK_MS)
+            camera.take(tab, "work")
+            for _ in tasks:
+                tab.page.get_by_role("button", name="Deny").first.click()
+            expect(tab.page.get_by_text("finished")).to_have_count(3, timeout=_WORK_MS)
+            tab.page.get_by_role("link", name="Review").first.click()
+            expect(tab.page.locator(".hunk")).to_have_count(1, timeout=_WORK_MS)
+            tab.page.keyboard.press("x")
+            camera.take(tab, "review")
+            tab.go("/sessions")
+            camera.take(tab, "sessions")
+            tab.page.get_by_role("link", name="This is task 1.").click()
+            tab.see("Done.")
+            camera.take(tab, "session")
+    finally:
+        shutil.rmtree(root)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Pictures of every page of the studio")
-    parser.add_argument("places", nargs="+", type=Path, help="directories of runs")
+    parser.add_argument("places", nargs="+", type=Path, help="directories of runs, and of benchmarks' results")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", help="names of pages, apart by commas")
-    parser.add_argument("--docs", action="store_true", help="light, wide ones alone, named without a suffix")
+    parser.add_argument("--only", default="", help="names of pages, apart by commas")
+    parser.add_argument("--docs", action="store_true", help="wide ones alone, in few colours")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    with studio(*options.places) as address, chromium() as browser:
-        base = address.partition("/#")[0]
-        context = browser.new_context(viewport=WIDE, color_scheme="light")
-        page = context.new_page()
-        page.on("console", lambda said: said.type == "error" and print("console:", said.text, file=sys.stderr))
-        page.goto(address)
-        page.wait_for_selector("h1", timeout=_DEADLINE_MS)
-        names = addresses(page)
-        if options.only:
-            names = {name: names[name] for name in options.only.split(",") if name in names}
-        for scheme in ("light",) if options.docs else ("light", "dark"):
-            for size, viewport in (("wide", WIDE),) if options.docs else (("wide", WIDE), ("narrow", NARROW)):
-                page.emulate_media(color_scheme=scheme)
-                page.set_viewport_size(viewport)
-                taken(page, base, names, options.out, f"{scheme}-{size}")
+    camera, chromium = Camera(options.out, options.docs), Chromium()
+    only = {name for name in options.only.split(",") if name}
+    with tempfile.TemporaryDirectory() as home, studio(Path(home), *options.places) as served:
+        tab = Tab(chromium.browser.new_context(viewport=WIDE), served)
+        for name, address in addresses(served):
+            if not only or name in only:
+                if name == "plan":  # computed once, and for longer than a page is waited for
+                    served.http.get(f"/api/runs/{address.split('/')[2]}/plan", timeout=600)
+                tab.go(address)
+                camera.take(tab, name)
+    if not only or "work" in only:
+        at_work(camera, chromium)
+    chromium.close()
     return 0
 
 

@@ -7,4 +7,5 @@ cd "$(dirname "$0")/../web"
 command -v npm >/dev/null 2>&1 || { echo "tools/web.sh needs Node 20.19 or later, with npm: https://nodejs.org" >&2; exit 1; }
 [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --no-audit --no-fund --silent
 npm run --silent check
-if [ -n "$out" ]; then npx vite build --logLevel warn --outDir "$out"; else npx vite build --logLevel warn; fi
+npx vite build --logLevel error ${out:+--outDir "$out/static"}
+npx vite build --logLevel error --config vite.report.ts ${out:+--outDir "$out/report"}

@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--config", type=Path, help="a TOML file of the server's config")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
+    parser.add_argument("--export", type=Path, metavar="FILE", help="write one run as a page that opens from disk")
     parser.add_argument("--json", action="store_true", help="say where it is as a JSON line")
 
 
@@ -44,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
     config = load_recipe(options.config, StudioConfig, sets)
     agent = load_agent(options.agent, options.agent_set) if options.work else None
     places = options.places or [Path("runs")]
+    if options.export:
+        return _exported(places, options.export, options.json)
 
     def ready(address: str, remarks: Sequence[str]) -> None:
         about = {"url": address.partition("/#")[0], "open": address, "token_file": str(config.token_path)}
@@ -55,4 +58,20 @@ def run(options: argparse.Namespace) -> int:
         say(f"a tab has come in; for another: {address}", sys.stderr)
 
     asyncio.run(serve(config, places, agent, ready, again))
+    return 0
+
+
+def _exported(places: Sequence[Path], out: Path, as_json: bool) -> int:
+    from etude.errors import ConfigError
+    from etude.studio.report import write_report
+
+    if len(places) != 1:
+        raise ConfigError("--export: a report is of one run; give its directory, and no other")
+    asyncio.run(write_report(places[0], out))
+    size = out.stat().st_size
+    say(
+        json.dumps({"report": str(out), "bytes": size})
+        if as_json
+        else f"{out}: {size / 1e6:.1f} MB; open it in a browser"
+    )
     return 0

@@ -81,6 +81,12 @@ def test_eight_agents_are_answered_in_one_inbox(context, root, web):  # noqa: F8
         expect(tab.page.locator("main")).to_contain_text("28 pairs of agents changed the same places", timeout=LONG_MS)
         tab.page.get_by_role("article", name="agent-3").get_by_role("link", name="Watch").click()
         tab.see("Not now, 3.")
+        tab.go("/sessions")
+        expect(tab.page.get_by_role("link", name="This is task 3.")).to_be_visible(timeout=DEADLINE_MS)
+        assert tab.in_page(serious) == []
+        tab.page.get_by_role("link", name="This is task 2.").click()
+        tab.see("Not now, 2.")
+        assert tab.in_page(serious) == []
         tab.go("/work")
         tab.page.get_by_role("button", name="End the team").click()
         expect(tab.page.locator("main")).to_contain_text("ended", timeout=LONG_MS)

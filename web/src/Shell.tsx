@@ -1,8 +1,9 @@
 // The frame around every page: where one is, whether the server is there, appearance, the palette and the keys that hold
 // everywhere. Owns no data but the list of runs, which the palette offers.
 import type { ComponentType } from 'preact';
-import { useEffect, useMemo, useState } from 'preact/hooks';
+import { useEffect, useErrorBoundary, useMemo, useState } from 'preact/hooks';
 import type { RunRow } from './api/types';
+import { isReport } from './api/kept';
 import { useKeys } from './keys';
 import { followRuns, runOf, runs } from './model/runs';
 import { pageOf, type Page } from './pages';
@@ -105,17 +106,21 @@ function Nav({ page, run }: { page: Page | null; run: string | null }) {
       <a href={to(['runs'])} aria-current={current('runs')}>
         Runs
       </a>
-      <a href={to(['bench'])} aria-current={current('bench')}>
-        Bench
-      </a>
+      {!isReport && (
+        <a href={to(['bench'])} aria-current={current('bench')}>
+          Bench
+        </a>
+      )}
       {work.value && (
         <a href={to(['work'])} aria-current={page?.name === 'review' ? 'true' : current('work')}>
           Work
         </a>
       )}
-      <a href={to(['sessions'])} aria-current={page?.name === 'session' ? 'true' : current('sessions')}>
-        Sessions
-      </a>
+      {!isReport && (
+        <a href={to(['sessions'])} aria-current={page?.name === 'session' ? 'true' : current('sessions')}>
+          Sessions
+        </a>
+      )}
       {run !== null && (
         <>
           <span class="of" aria-hidden="true">
@@ -124,7 +129,7 @@ function Nav({ page, run }: { page: Page | null; run: string | null }) {
           <span class="of clip runname" title={oneLine(run)}>
             {oneLine(runOf(run)?.name ?? run, 40)}
           </span>
-          {IN_RUN.map(([name, label]) => (
+          {IN_RUN.filter(([name]) => !isReport || name !== 'plan').map(([name, label]) => (
             <a key={name} href={addressOf(run, name)} aria-current={inside === name ? (page?.name === name ? 'page' : 'true') : undefined}>
               {label}
             </a>
@@ -136,6 +141,7 @@ function Nav({ page, run }: { page: Page | null; run: string | null }) {
 }
 
 function State() {
+  if (isReport) return <span class="state">report</span>;
   const words = { connecting: 'connecting', open: 'connected', lost: 'not connected' }[connection.value];
   const tone = { connecting: 'warn', open: 'good', lost: 'bad' }[connection.value];
   return (
@@ -172,6 +178,8 @@ function commandsOf(run: string | null, known: RunRow[]): Command[] {
 
 /** The page, when its code is there. Another address of the same page keeps the component, and gives it other properties. */
 function Loaded({ page }: { page: Page }) {
+  const [broken, mend] = useErrorBoundary();
+  useEffect(() => mend(), [page.name]);
   const [found, set] = useState<{ name: string; Of: ComponentType<any> } | null>(null);
   const [fault, setFault] = useState<string | null>(null);
   useEffect(() => {
@@ -185,6 +193,7 @@ function Loaded({ page }: { page: Page }) {
       left = true;
     };
   }, [page.name]);
+  if (broken) return <Fault why={`This page has a fault of its own: ${broken instanceof Error ? broken.message : String(broken)}`} again={mend} />;
   if (fault) return <Fault why={fault} again={() => location.reload()} />;
   if (!found || found.name !== page.name) return <Wait of="the page" />;
   const { Of } = found;

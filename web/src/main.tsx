@@ -6,6 +6,7 @@ import { enter } from './session';
 import { Shell } from './Shell';
 import { startTheme } from './theme';
 
+if (import.meta.env.REPORT) await import('./style/base.css');
 startTheme();
 window.addEventListener('keydown', pressed);
 await enter();

@@ -1,6 +1,7 @@
 // The token that this tab asks with. Owns how it is got: a code in the address's fragment is good for one exchange, and
 // the token lives in sessionStorage, never in a cookie. Talks to: /api/enter.
 import { signal } from '@preact/signals';
+import { isReport } from './api/kept';
 import { message } from './api/refused';
 
 const KEY = 'etude-token';
@@ -19,6 +20,7 @@ export function left(why: string): void {
 
 /** Take the code from the address, where there is one, and exchange it. The address then has it no longer. */
 export async function enter(): Promise<void> {
+  if (isReport) return;
   const found = new URLSearchParams(location.hash.slice(1));
   const code = found.get('code');
   if (code !== null) {

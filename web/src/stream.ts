@@ -1,6 +1,7 @@
 // The one stream of a tab. Owns the topics that pages follow and how far each has been read: when the connection is
 // lost, it comes back with the cursors, so nothing is missed and nothing is told twice. Talks to: /api/stream.
 import { signal } from '@preact/signals';
+import { isReport } from './api/kept';
 import { left, token } from './session';
 
 export type Connection = 'connecting' | 'open' | 'lost';
@@ -76,6 +77,7 @@ export function follow(topic: string, handler: Handler, cursor?: string): () => 
 
 /** What is followed has changed: pages do this in bursts, and one new connection is enough. */
 function restart(): void {
+  if (isReport) return;
   clearTimeout(again);
   again = setTimeout(() => void connect(), 20);
 }

@@ -1,5 +1,6 @@
 // Asks the server. Owns the address of every route, the token's header, and what an error says. Keeps no state.
 import { left, token } from '../session';
+import { isReport, kept } from './kept';
 import { message } from './refused';
 import type * as T from './types';
 
@@ -22,6 +23,11 @@ export function query(from: Query): string {
 export const part = (id: string) => encodeURIComponent(id.replaceAll('/', '~'));
 
 export async function ask<R>(path: string, signal?: AbortSignal, init: RequestInit = {}): Promise<R> {
+  if (isReport) {
+    const found = kept(path);
+    if (found !== null) return found as R;
+    throw new Refused(404, 'This report does not hold that. `etude studio` shows all of the run.');
+  }
   let answer: Response;
   try {
     answer = await fetch('/api/' + path, {
@@ -40,11 +46,22 @@ export async function ask<R>(path: string, signal?: AbortSignal, init: RequestIn
 
 const post = (body: unknown): RequestInit => ({ method: 'POST', body: JSON.stringify(body) });
 
-/** A product session, as `etude.product.sessions.about` tells of it. */
+/** A product session in the list. */
+export interface SessionSummary {
+  id: string;
+  directory: string | null;
+  task: string;
+  began: string | null;
+  last_active: string | null;
+  open: boolean;
+  working: boolean;
+}
+
+/** One in full, as `etude.product.sessions.about` tells of it. */
 export interface SessionRow {
   id: string;
   directory: string | null;
-  began: string | number | null;
+  began: string | null;
   model: string;
   parent: string | null;
   lines: number;
@@ -94,7 +111,7 @@ export const api = {
     ask<T.Applied>(`work/${part(team)}/agents/${part(agent)}/apply`, undefined, post(chosen)),
   answer: (session: string, request: string, answers: T.OneAnswer[]) =>
     ask<unknown>(`sessions/${part(session)}/permissions/${part(request)}`, undefined, post({ answers })),
-  sessions: (signal?: AbortSignal) => ask<{ sessions: SessionRow[]; total: number }>('sessions?limit=200', signal),
+  sessions: (signal?: AbortSignal) => ask<{ sessions: SessionSummary[]; total: number }>('sessions?limit=200', signal),
   session: (id: string, signal?: AbortSignal) => ask<SessionRow>(`sessions/${part(id)}`, signal),
   beginSession: (body: T.CreateBody) => ask<SessionRow>('sessions', undefined, post(body)),
   prompt: (id: string, said: T.PromptBody) => ask<unknown>(`sessions/${part(id)}/prompt`, undefined, post(said)),

@@ -1,6 +1,6 @@
 // The product's sessions on this machine, the newest first.
 import { useState } from 'preact/hooks';
-import { api, type SessionRow } from '../api/client';
+import { api } from '../api/client';
 import { moment, NONE, whole } from '../format';
 import { useKeys } from '../keys';
 import { go, to } from '../router';
@@ -8,7 +8,7 @@ import { Badge, Empty, Name, Shown } from '../ui/bits';
 import { useLoad } from '../ui/load';
 import { Rows } from '../ui/Rows';
 
-const when = (row: SessionRow) => (typeof row.began === 'number' ? moment(row.began) : (row.began ?? NONE).replace('T', ' ').slice(0, 19));
+const when = (at: string | null) => (at ? moment(Date.parse(at) / 1000) : NONE);
 
 export function Sessions() {
   const found = useLoad((signal) => api.sessions(signal), ['sessions'], true);
@@ -24,7 +24,7 @@ export function Sessions() {
       </div>
       <Shown from={found} of="the sessions">
         {({ sessions }) => {
-          const rows = sessions.filter((row) => `${row.prompts.join(' ')} ${row.directory ?? ''} ${row.id}`.toLowerCase().includes(sought.toLowerCase()));
+          const rows = sessions.filter((row) => `${row.task} ${row.directory ?? ''} ${row.id}`.toLowerCase().includes(sought.toLowerCase()));
           if (!sessions.length) return <Empty title="No session yet">Begin one with <code>etude agent</code> in a project of yours.</Empty>;
           if (!rows.length) return <Empty title={`No session says \u201c${sought}\u201d`} />;
           return (
@@ -35,13 +35,12 @@ export function Sessions() {
                 id={(row) => row.id}
                 open={(row) => go(to(['session', row.id]))}
                 columns={[
-                  { name: 'prompt', label: 'First prompt', kind: 'wide', cell: (row) => <a href={to(['session', row.id])}><Name text={row.prompts[0] ?? row.id} /></a> },
-                  { name: 'state', label: 'State', cell: (row) => <Badge tone={row.state === 'working' ? 'accent' : ''}>{row.state === 'working' ? 'working' : (row.stop ?? 'cut short').replaceAll('_', ' ')}</Badge> },
-                  { name: 'prompts', label: 'Prompts', kind: 'r', cell: (row) => whole(row.prompts.length) },
-                  { name: 'lines', label: 'Events', kind: 'r', cell: (row) => whole(row.lines) },
-                  { name: 'model', label: 'Model', kind: 'wide', cell: (row) => <Name text={row.model || NONE} mono /> },
+                  { name: 'task', label: 'First prompt', kind: 'wide', cell: (row) => <a href={to(['session', row.id])}><Name text={row.task || row.id} /></a> },
+                  { name: 'state', label: 'State', cell: (row) => (row.working ? <Badge tone="accent">working</Badge> : row.open ? <Badge tone="good">open</Badge> : <Badge>closed</Badge>) },
                   { name: 'directory', label: 'Directory', kind: 'wide', cell: (row) => <Name text={row.directory ?? NONE} mono /> },
-                  { name: 'began', label: 'Begun', cell: (row) => <span class="muted">{when(row)}</span> },
+                  { name: 'active', label: 'Last active', cell: (row) => <span class="muted">{when(row.last_active)}</span> },
+                  { name: 'began', label: 'Begun', cell: (row) => <span class="muted">{when(row.began)}</span> },
+                  { name: 'id', label: 'Id', cell: (row) => <span class="mono muted">{row.id}</span> },
                 ]}
               />
             </div>

@@ -4,6 +4,7 @@ import { useCallback, useEffect, useMemo, useState } from 'preact/hooks';
 import { api } from '../api/client';
 import type { TrajectoriesEvent, TrajectoryRow } from '../api/types';
 import { ago, figure, moment, NONE, seconds, versions, whole } from '../format';
+import { isReport } from '../api/kept';
 import { useKeys } from '../keys';
 import { line, NAMES, ofAddress, ofRange, parse, rangeOf, WORDS, type FilterQuery } from '../model/filter';
 import { go, place, refine, to } from '../router';
@@ -50,7 +51,7 @@ export function Trajectories({ run }: { run: string }) {
         )}
       </div>
       <div class="card stack">
-        <Bar run={run} filter={filter} set={set} order={order} />
+        {isReport ? <p class="muted small">A report holds some of a run's trajectories: those of its first and last steps, and the newest. `etude studio` has and finds all.</p> : <Bar run={run} filter={filter} set={set} order={order} />}
         {rewards.data && rewards.data.counts.length > 0 && (
           <Histogram title="Reward" counts={rewards.data} from={low} to={high} choose={(a, b) => refine({ reward: ofRange([a, b]) })} />
         )}

@@ -41,7 +41,7 @@ export function TokenView({ run, row, segment, count, way, choose, start }: Prop
     if (sought.current === null) return;
     const found = scroller.current?.querySelector(`[data-at="${sought.current}"]`);
     if (!found) return;
-    found.scrollIntoView({ block: 'nearest' });
+    within(scroller.current!, found);
     sought.current = null;
   });
 
@@ -112,6 +112,14 @@ export function TokenView({ run, row, segment, count, way, choose, start }: Prop
       <About at={cursor} pieces={pieces} />
     </div>
   );
+}
+
+/** Scroll the box, and nothing around it, so that an element is well in it. */
+function within(box: Element, found: Element): void {
+  const [outer, inner] = [box.getBoundingClientRect(), found.getBoundingClientRect()];
+  const room = Math.min(80, outer.height / 4);
+  if (inner.top < outer.top + room) box.scrollTop -= outer.top + room - inner.top;
+  else if (inner.bottom > outer.bottom - room) box.scrollTop += inner.bottom - (outer.bottom - room);
 }
 
 function usePieces(run: string, id: string, segment: number, count: number) {

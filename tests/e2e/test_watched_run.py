@@ -1,0 +1,48 @@
+"""A real run, watched in a real browser while it goes on, until it is killed."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from killing import Victim
+from small import ROOT, left
+
+sys.path.append(str(ROOT / "tests/studio"))
+from browser import Chromium, Tab
+from made_run import studio
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.timeout(600)
+LONG_MS = 240_000
+"""Until a run on a busy machine has made its first step."""
+
+
+@pytest.mark.proof(60)
+def test_a_run_is_watched_from_its_first_rollout_until_it_is_killed(tmp_path):
+    runs: Path = tmp_path / "runs"
+    runs.mkdir()
+    chromium = Chromium()
+    recipe = ("rollouts.max_steps=1000", "rollouts.max_minutes=15")
+    with studio(tmp_path / "home", runs) as served, Victim(runs / "one", *recipe) as run:
+        tab = Tab(chromium.browser.new_context(), served)
+        tab.go("/runs")
+        tab.page.get_by_role("link", name="one").click(timeout=LONG_MS)
+        tab.is_at("one")
+        expect(tab.page.get_by_role("heading", name="under way")).to_be_visible(timeout=LONG_MS)
+        expect(tab.page.get_by_role("log")).to_contain_text("python3 check.py", timeout=LONG_MS)  # the one it watches
+        expect(tab.page.get_by_role("img", name="Reward.")).to_be_visible(timeout=LONG_MS)  # the first step
+        tab.page.get_by_role("link", name="Trajectories", exact=True).first.click()
+        newer = tab.page.get_by_role("button", name="new or changed")
+        newer.click(timeout=LONG_MS)
+        expect(tab.page.locator("tbody tr")).not_to_have_count(0)
+        run.kill_all()
+        tab.page.get_by_role("link", name="Live").click()
+        expect(tab.page.get_by_text("stopped", exact=True)).to_be_visible(timeout=LONG_MS)
+        index = runs / "one/archive/index.sqlite"
+        os.truncate(index, index.stat().st_size // 2)
+        tab.page.get_by_role("link", name="Trajectories", exact=True).first.click()
+        expect(tab.page.locator("tbody tr")).not_to_have_count(0, timeout=LONG_MS)
+        assert tab.faults == []
+    chromium.close()
+    assert left() == []

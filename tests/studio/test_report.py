@@ -1,0 +1,41 @@
+"""A run as one file: opened from disk by a real browser that has no network."""
+
+import subprocess
+import sys
+
+from browser import DEADLINE_MS
+from made_run import ROOT
+from playwright.sync_api import expect
+
+
+def test_a_report_shows_its_run_from_disk_alone(chromium, places, tmp_path):
+    out = tmp_path / "report.html"
+    line = [sys.executable, "-m", "etude.cli.main", "studio", places / "first", "--export", out, "--json"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "<script>window.hit" not in out.read_text(), "what a run says is in no markup"
+    with chromium.new_context(offline=True) as context:
+        page, asked, faults = context.new_page(), [], []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda said: said.type == "error" and faults.append(said.text))
+        page.goto(f"file://{out}")
+        page.get_by_role("link", name="first").click(timeout=DEADLINE_MS)
+        expect(page.get_by_role("img", name="Reward.")).to_be_visible(timeout=DEADLINE_MS)
+        page.get_by_role("link", name="Step", exact=True).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Step 12", timeout=DEADLINE_MS)
+        page.get_by_role("link", name="Trajectories", exact=True).click()
+        page.get_by_role("link", name="h1/0").click(timeout=DEADLINE_MS)
+        expect(page.locator("main")).to_contain_text("<img src=x onerror=window.hit=1>", timeout=DEADLINE_MS)
+        page.get_by_role("tab", name="Tokens").click()
+        expect(page.locator("[data-at='9']")).to_be_visible(timeout=DEADLINE_MS)
+        page.get_by_role("tab", name="Files").click()
+        expect(page.locator(".dl.minus").first).to_contain_text("old", timeout=DEADLINE_MS)
+        assert page.evaluate("window.hit") is None
+        assert [url for url in asked if not url.startswith("file://")] == [] and faults == []
+
+
+def test_a_report_is_of_one_run(places, tmp_path):
+    line = [sys.executable, "-m", "etude.cli.main", "studio", places, "--export", tmp_path / "report.html"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode != 0 and "a report is of one run" in done.stderr
