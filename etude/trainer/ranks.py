@@ -42,6 +42,7 @@ from etude.models.expert_format import set_expert_format
 from etude.records import BASE_VERSION, Batch, Version
 from etude.trainer.config import TrainerConfig
 from etude.trainer.feedback import HintExample
+from etude.trainer.pieces import WHOLE
 from etude.trainer.step import Trainer
 from etude.trainer.trained import Trained
 from etude.weights.background import BackgroundPublisher, HandOver, Publication, Snapshot
@@ -102,10 +103,16 @@ def tensors_of_rank(bits: Bits, rank: int, ranks: int) -> frozenset[str]:
 
 
 class Ranks:
-    """The ranks as one of them sees them, within a step. All make the same calls."""
+    """The ranks as one of them sees them, within a step. All make the same calls, and each has all weights."""
+
+    context = WHOLE
+    lesson_share = 1.0
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
+
+    def trained(self, decoder: Decoder, config: TrainerConfig) -> Trained:
+        return Trained(decoder, config)
 
     def run_pieces(self, pieces: Sequence[Batch], work: Callable[[Batch], T], parameters: Sequence[Tensor]) -> list[T]:
         """What `work` gives for every piece, whose gradients it leaves in `parameters`: there, their sum."""

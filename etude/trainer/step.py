@@ -8,7 +8,6 @@ between the two it looks at no value, so that a device is never waited for.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,16 +27,16 @@ from etude.trainer.distil import distil_hints
 from etude.trainer.feedback import HintExample
 from etude.trainer.figures import metrics_of, read, read_all, used_of
 from etude.trainer.losses import BehaviourData, Figure, LossTerms, largest, reshared_tokens, shares_of, trimmed_mean
-from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import split
-from etude.trainer.pieces import Piece, on_policy
-from etude.trainer.replay import replay_counts, require_routes
+from etude.trainer.pieces import WHOLE, Piece, on_policy, segments_between
+from etude.trainer.replay import require_routes
 from etude.trainer.sampler_parity import SamplerParityCheck
 from etude.trainer.trained import Trained
 from etude.weights.manifest import Bits
 
 if TYPE_CHECKING:
     from etude.trainer.ranks import Ranks
+    from etude.trainer.mesh.together import Mesh
 
 PARITY_VERSIONS = 6
 """How many versions the parity check keeps, at 2 bytes a parameter or less: more than samples may be old by default."""
@@ -50,7 +49,7 @@ MAX_SKIPPED = 3
 """Steps in a row that may be skipped for a gradient that is not finite: one is bad luck, three are no luck."""
 
 
-class _PieceResult(NamedTuple):
+class PieceResult(NamedTuple):
     """What a piece's forward and backward told."""
 
     sums: dict[str, Figure]
@@ -59,11 +58,27 @@ class _PieceResult(NamedTuple):
     drift_M: Tensor
     k3_S: Tensor
 
+    def flat(self) -> Tensor:
+        """All of it in a row, fp64, in an order that is the same for all pieces of a batch."""
+        sums = [self.sums[name] for name in sorted(self.sums)]
+        scalars = [torch.as_tensor(each, dtype=torch.float64) for each in (*sums, self.mismatch, self.drift)]
+        device = self.k3_S.device
+        return torch.cat([torch.stack([each.to(device) for each in scalars]), self.drift_M.double(), self.k3_S.double()])
+
+    def like(self, flat: Tensor, piece: Batch) -> PieceResult:
+        """That of another piece, from its `flat`, which may be longer."""
+        counts = len(self.sums) + 2, segments_between(piece), int(piece.loss_mask.sum())
+        scalars, drift_M, k3_S = flat[: sum(counts)].split(counts)
+        *sums, mismatch, drift = scalars.unbind()
+        return PieceResult(
+            dict(zip(sorted(self.sums), sums, strict=True)), mismatch, drift, drift_M.float(), k3_S.float()
+        )
+
 
 class _Asked(NamedTuple):
     """What a step has asked the device for, and not read yet."""
 
-    results: list[_PieceResult]
+    results: list[PieceResult]
     distilled: dict[str, Figure]
     parity_P: Tensor
     """|log-probability - the sampler's| of the tokens that the parity check has selected."""
@@ -76,24 +91,26 @@ class Trainer:
     """Holds a policy and improves it. `step` is the only thing that changes it."""
 
     def __init__(
-        self, decoder: Decoder, config: TrainerConfig, temperature: float = 1.0, ranks: Ranks | None = None
+        self, decoder: Decoder, config: TrainerConfig, temperature: float = 1.0, ranks: Ranks | Mesh | None = None
     ) -> None:
         """`temperature` is the sampler's: log-probabilities are compared at the temperature they were sampled at. With
-        `ranks`, the work on a batch's pieces is shared among them.
+        `ranks`, the work on a batch's pieces is shared among them; those of a mesh share the decoder too, which is one
+        that they have cut.
         """
         self.replays = config.replays(decoder.config)
         torch.set_num_threads(config.threads)
         self.config, self.temperature, self.ranks = config, temperature, ranks
-        self.trained = Trained(decoder, config)
-        self.policy, self.masters = self.trained.policy, self.trained.masters
+        self.trained = Trained(decoder, config) if ranks is None else ranks.trained(decoder, config)
+        self.context = WHOLE if ranks is None else ranks.context
+        self.policy = self.trained.policy
         self.loss: Callable[..., LossTerms] = find("losses", config.loss.formula)
         self.placement = decoder.placement
-        self.optimizer = build_optimizer(self.trained.trained.items(), config.optimizer, self.placement)
+        self.optimizer = self.trained.optimizer(config.optimizer)
         self.clip = GradientClip(config.gradient_clip)
         self.parity_check = SamplerParityCheck(config.parity_tokens, PARITY_VERSIONS)
         self.version = Version(0)
         self.skipped = self.alarms = 0
-        self.reference = copy.deepcopy(decoder).requires_grad_(False) if config.loss.kl is not None else None
+        self.reference = self.trained.frozen_copy() if config.loss.kl is not None else None
         self.parity_check.remember(self.version, self.policy)
 
     def step(self, batch: Batch, progress: float = 0.0, hints: Sequence[HintExample] = ()) -> dict[str, Any]:
@@ -119,7 +136,10 @@ class Trainer:
         pieces = [piece for piece in split(batch, self.config.piece_tokens) if piece.loss_mask.any()]
         results = list(self.forward_backward(pieces, shares))
         feedback = self.config.credit.feedback
-        distilled = distil_hints(self.policy, hints, self.temperature, feedback.weight) if feedback is not None else {}
+        distilled: dict[str, Figure] = {}
+        if feedback is not None:
+            share = 1.0 if self.ranks is None else self.ranks.lesson_share
+            distilled = distil_hints(self.policy, hints, self.temperature, feedback.weight, share)
         parity_P = self._parity_differences(batch)
         divergence = trimmed_mean(torch.cat([result.k3_S for result in results]), TRIMMED)
         lr_scale = self._kl_lr_scale(divergence)
@@ -150,21 +170,21 @@ class Trainer:
         used = used_of(sums, distilled)
         return {**metrics_of(sums, batch), **gate, **differences, **update, **distilled, "used": used}
 
-    def forward_backward(self, pieces: list[Batch], shares_M: Tensor) -> Iterable[_PieceResult]:
+    def forward_backward(self, pieces: list[Batch], shares_M: Tensor) -> Iterable[PieceResult]:
         """Every piece's figures; its gradients are added to those of the pieces before it."""
 
-        def work(batch: Batch) -> _PieceResult:
+        def work(batch: Batch, weight: float = 1.0) -> PieceResult:
             terms, mismatch, replay = self._piece(batch, shares_M)
-            terms.loss.backward()
+            (terms.loss if weight == 1 else weight * terms.loss).backward()
             sums = {**terms.sums, **replay, "loss": terms.loss.detach()}
-            return _PieceResult(sums, mismatch, terms.max_abs_dlogp, terms.drift_M, terms.k3_S)
+            return PieceResult(sums, mismatch, terms.max_abs_dlogp, terms.drift_M, terms.k3_S)
 
         if self.ranks is None:
             return map(work, pieces)
         return self.ranks.run_pieces(pieces, work, list(self.trained.leaves.values()))
 
     def _piece(self, batch: Batch, shares_M: Tensor) -> tuple[LossTerms, Tensor, dict[str, Figure]]:
-        piece = Piece.of(batch, self.placement, self.replays)
+        piece = Piece.of(batch, self.placement, self.replays, self.context)
         output, logps, entropies = piece.run(self.policy, self.config, self.temperature)
         sampled = BehaviourData(
             piece.behaviour_S,
@@ -178,8 +198,7 @@ class Trainer:
         where = torch.from_numpy(on_policy(batch)).to(self.placement.device)
         matched = (logps.detach() - piece.behaviour_S).abs().index_select(0, where)
         terms.sums.update(matched_tokens=float(len(matched)), matched_abs_dlogp=matched.sum())
-        counts = {} if piece.replay_NLK is None else replay_counts(piece.replay_NLK, output.routing)
-        return terms, largest(matched), counts
+        return terms, largest(matched), piece.replay_counts(output.routing)
 
     @torch.no_grad()
     def _reference_logps(self, piece: Piece) -> Tensor | None:
@@ -210,7 +229,7 @@ class Trainer:
         selected = self.parity_check.select(batch)
         if selected is None:
             return torch.zeros(0, device=self.placement.device)
-        piece = Piece.of(selected[0], self.placement, self.replays)
+        piece = Piece.of(selected[0], self.placement, self.replays, self.context)
         with self.parity_check.restored(selected[1], self.policy):
             logps_P = piece.run(self.policy, self.config, self.temperature)[1]
         return (logps_P - piece.behaviour_S).abs()
@@ -228,7 +247,7 @@ class Trainer:
 
     def _optimize(self, scale: Figure) -> Clipped:
         """Gradients to the masters, one optimizer step unless they are lost, the policy rounded anew."""
-        gradient = self.clip.cut(self.trained.take_gradients())
+        gradient = self.clip.cut(self.trained.take_gradients(), self.trained.norm)
         self.optimizer.set_scale(scale)
         self.optimizer.step(gradient.lost)
         self.optimizer.zero_grad()

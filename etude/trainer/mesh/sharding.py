@@ -1,0 +1,177 @@
+"""A decoder cut over a mesh: each rank holds rows of every parameter, and a block is whole only while it computes.
+
+Owns `Sharded`: how FSDP2 is put on a decoder that was made without values, which rows a rank holds, and how they are
+filled, so that nobody ever holds the whole model. Experts are cut by their numbers first; a module then has the stacks
+of its rank (`mesh.experts`). What FSDP adds up is a sum and no mean: losses say what a token weighs. A buffer is on
+every rank. Never trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResult
+from torch.distributed.tensor import DTensor
+
+from etude.kernels.choice import Placement
+from etude.kernels.torch_kernels import TORCH
+from etude.models.adapters import kind_of
+from etude.models.checkpoint import opened
+from etude.models.config import ModelConfig
+from etude.models.decoder import Decoder
+from etude.models.experts import MixtureOfExperts
+from etude.models.published import published_tensors
+from etude.trainer.mesh.experts import ExpertParallel
+from etude.trainer.mesh.layout import Layout, Rows
+
+
+class Source(Protocol):
+    """Where a decoder's values come from."""
+
+    def __call__(self, name: str, rows: Rows) -> Tensor:
+        """These rows of a parameter, or a buffer whole."""
+        ...
+
+
+def here(tensor: Tensor) -> Tensor:
+    """What of a tensor this rank holds; writing to it writes to the tensor."""
+    return cast("Tensor", tensor.to_local()) if isinstance(tensor, DTensor) else tensor
+
+
+class Sharded:
+    """A decoder of which this rank holds a share. `policy` is called as ever, by all ranks at once."""
+
+    def __init__(self, config: ModelConfig, layout: Layout, device: torch.device, form: Literal["fp32", "bf16"]) -> None:
+        """Without values yet: see `fill`. Raises ConfigError for a shape that cannot be cut so."""
+        layout.sizes.require(config)
+        self.layout, self._made_with = layout, (config, layout, device, form)
+        with torch.device("meta"):
+            self.policy = Decoder(config)
+            self.shapes = {name: tuple(each.shape) for name, each in self.policy.named_parameters()}
+            """Of whole parameters."""
+            self._deal_out_experts()
+        self.policy.place(Placement(TORCH, torch.device("meta")))
+        if layout.sizes.ep > 1:
+            for module in self.policy.modules():
+                if isinstance(module, MixtureOfExperts):
+                    module.kernels = ExpertParallel(layout.group("ep"))
+        self._cut(form)
+        self.policy.to_empty(device=device)
+        self.local = {name: here(each.detach()) for name, each in self.policy.named_parameters()}
+        """This rank's rows, by name: the very memory of the policy."""
+
+    def _deal_out_experts(self) -> None:
+        ranks = self.layout.sizes.ep
+        for module in self.policy.modules():
+            if isinstance(module, MixtureOfExperts):
+                for name in ("gate_up", "down"):
+                    stack = getattr(module, name)
+                    setattr(module, name, nn.Parameter(stack.new_empty((len(stack) // ranks, *stack.shape[1:]))))
+
+    def _cut(self, form: Literal["fp32", "bf16"]) -> None:
+        stacks: set[int] = set()
+        by_number = None
+        if self.layout.sizes.ep > 1:
+            stacks = {id(each) for name, each in self.policy.named_parameters() if of_experts(name)}
+            by_number = ShardPlacementResult(None, self.layout.mesh_info(of_experts=True))
+        options: dict[str, Any] = {
+            "mesh": self.layout.fsdp_mesh(of_experts=False),
+            "shard_placement_fn": lambda parameter: by_number if id(parameter) in stacks else None,
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=torch.bfloat16 if form == "bf16" else None,
+                reduce_dtype=torch.float32,
+                cast_forward_inputs=False,  # positions stay fp32, and embeddings have the dtype already
+            ),
+        }
+        blocks = [*self.policy.blocks, *([self.policy.further.block] if self.policy.further is not None else [])]
+        for module in (*blocks, self.policy):
+            fully_shard(module, **options)
+        for module in self.policy.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)  # gloo knows no other
+
+    def rows(self, name: str, rank: int | None = None) -> Rows:
+        """Which rows of a parameter a rank holds, this one unless another is named."""
+        return self.layout.rows(self.shapes[name][0], of_experts(name), rank)
+
+    @torch.no_grad()
+    def fill(self, source: Source) -> Sharded:
+        """Take this rank's rows; returns itself."""
+        for name, local in self.local.items():
+            local.copy_(source(name, self.rows(name)))
+        for name, buffer in self.policy.named_buffers():
+            buffer.copy_(source(name, Rows(0, len(buffer))))
+        self.renewed()
+        return self
+
+    def renewed(self) -> None:
+        """Rows have other values now: what was gathered of them before is stale."""
+        for module in self.policy.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def copy(self) -> Sharded:
+        """Another one of the same values."""
+        buffers = dict(self.policy.named_buffers())
+        return Sharded(*self._made_with).fill(lambda name, rows: buffers[name] if name in buffers else self.local[name])
+
+
+def of_experts(name: str) -> bool:
+    """Whether a parameter is a stack of experts."""
+    return kind_of(name) == "experts"
+
+
+def from_decoder(decoder: Decoder) -> Source:
+    """A decoder that is whole."""
+    held = decoder.state_dict()
+    return lambda name, rows: held[name][slice(*rows)]
+
+
+class FromCheckpoint:
+    """A published checkpoint's files, of which no more is read than is asked for, a tensor at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._opened: AbstractContextManager[tuple[ModelConfig, Callable[[str], Tensor]]] = opened(directory)
+
+    def __enter__(self) -> FromCheckpoint:
+        self.config, self._read = self._opened.__enter__()
+        with torch.device("meta"):
+            decoder = Decoder(self.config)
+        held = {name: each.data for name, each in (*decoder.named_parameters(), *decoder.named_buffers())}
+        whose = {each.untyped_storage()._cdata: name for name, each in held.items()}
+        self._parts: dict[str, list[tuple[str, Tensor]]] = {name: [] for name in held}
+        for published, view in published_tensors(decoder).items():
+            self._parts[whose[view.untyped_storage()._cdata]].append((published, view))
+        self._like = held
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._opened.__exit__(*error)
+
+    def __call__(self, name: str, rows: Rows) -> Tensor:
+        like = self._like[name]
+        out = torch.empty((rows.count, *like.shape[1:]))
+        each = like.stride(0)
+        for published, view in self._parts[name] if rows.count else ():
+            first = view.storage_offset() // each
+            if like.dim() == 3:  # an expert's matrix, or half of it, turned
+                if rows.start <= first < rows.stop:
+                    offset = view.storage_offset() - rows.start * each
+                    out.as_strided(view.shape, view.stride(), offset).copy_(self._read(published))
+                continue
+            begin, end = max(rows.start, first), min(rows.stop, first + len(view))
+            if begin < end:
+                out[begin - rows.start : end - rows.start] = self._read(published)[begin - first : end - first]
+        return out
+
+
+def source_of(decoder: Decoder | None, directory: Path) -> AbstractContextManager[Source]:
+    """A decoder where there is one, else the checkpoint's files."""
+    return nullcontext(from_decoder(decoder)) if decoder is not None else FromCheckpoint(directory)
