@@ -49,9 +49,9 @@ class GradientClip:
     def cut(
         self, parameters: Iterable[nn.Parameter], norm_of: Callable[[list[Tensor]], Tensor] = get_total_norm
     ) -> Clipped:
-        """Scale all gradients, in place, where their common norm, which may have to be asked of others, is too long. The norm is remembered as it was before,
-        so that a lasting change of scale is soon the usual one; a norm of 0 or one that is not finite is neither cut
-        nor remembered.
+        """Scale all gradients, in place, where their common norm is too long; others may have to be asked for it. The
+        norm is remembered as it was before, so that a lasting change of scale is soon the usual one; a norm of 0 or one
+        that is not finite is neither cut nor remembered.
         """
         gradients = [each.grad for each in parameters if each.grad is not None]
         norm = norm_of(gradients).double()

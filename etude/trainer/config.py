@@ -292,7 +292,9 @@ class TrainerConfig(Config):
     says whether trainer and sampler agree; 0: none."""
     threads: int = 1
     """Of the arithmetic, in each rank."""
-    ranks: Annotated[int, Field(ge=1)] | Annotated[Mapping[MeshAxis, Annotated[int, Field(ge=1)]], Field(min_length=1)] = 1
+    ranks: (
+        Annotated[int, Field(ge=1)] | Annotated[Mapping[MeshAxis, Annotated[int, Field(ge=1)]], Field(min_length=1)]
+    ) = 1
     """Processes that share a step's pieces and the publishing of its version. A number: each holds all weights, whose
     bits do not depend on it. A table, as `{fsdp = 2, ep = 2}`: a mesh of as many as its product, each of which holds
     its share of the weights (docs/ranks.md). A batch of fewer pieces (`piece_tokens`) than ranks leaves some idle."""

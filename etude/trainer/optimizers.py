@@ -114,9 +114,7 @@ class Muon(torch.optim.Optimizer):
         return gradient, gradient + momentum * buffer
 
 
-def _move(
-    parameter: Tensor, found: Tensor, direction: Tensor, length: float | Tensor, decay: float | Tensor
-) -> None:
+def _move(parameter: Tensor, found: Tensor, direction: Tensor, length: float | Tensor, decay: float | Tensor) -> None:
     """Step in the direction, matrix by matrix, where there is a gradient."""
     moved = parameter * (1 - decay)
     if isinstance(length, Tensor):

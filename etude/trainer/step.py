@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from etude.errors import EtudeError
@@ -35,8 +37,8 @@ from etude.trainer.trained import Trained
 from etude.weights.manifest import Bits
 
 if TYPE_CHECKING:
-    from etude.trainer.ranks import Ranks
     from etude.trainer.mesh.together import Mesh
+    from etude.trainer.ranks import Ranks
 
 PARITY_VERSIONS = 6
 """How many versions the parity check keeps, at 2 bytes a parameter or less: more than samples may be old by default."""
@@ -63,7 +65,9 @@ class PieceResult(NamedTuple):
         sums = [self.sums[name] for name in sorted(self.sums)]
         scalars = [torch.as_tensor(each, dtype=torch.float64) for each in (*sums, self.mismatch, self.drift)]
         device = self.k3_S.device
-        return torch.cat([torch.stack([each.to(device) for each in scalars]), self.drift_M.double(), self.k3_S.double()])
+        return torch.cat(
+            [torch.stack([each.to(device) for each in scalars]), self.drift_M.double(), self.k3_S.double()]
+        )
 
     def like(self, flat: Tensor, piece: Batch) -> PieceResult:
         """That of another piece, from its `flat`, which may be longer."""
@@ -107,7 +111,7 @@ class Trainer:
         self.placement = decoder.placement
         self.optimizer = self.trained.optimizer(config.optimizer)
         self.clip = GradientClip(config.gradient_clip)
-        self.parity_check = SamplerParityCheck(config.parity_tokens, PARITY_VERSIONS)
+        self.parity_check = SamplerParityCheck(config.parity_tokens, PARITY_VERSIONS, self.trained.here)
         self.version = Version(0)
         self.skipped = self.alarms = 0
         self.reference = self.trained.frozen_copy() if config.loss.kl is not None else None
@@ -231,7 +235,9 @@ class Trainer:
             return torch.zeros(0, device=self.placement.device)
         piece = Piece.of(selected[0], self.placement, self.replays, self.context)
         with self.parity_check.restored(selected[1], self.policy):
+            self.trained.renewed()
             logps_P = piece.run(self.policy, self.config, self.temperature)[1]
+        self.trained.renewed()
         return (logps_P - piece.behaviour_S).abs()
 
     def _kl_lr_scale(self, divergence: Tensor) -> Figure:
@@ -269,20 +275,26 @@ class Trainer:
         """A copy of what the version holds, in the arrays of an earlier one if given."""
         return self.trained.export(into)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything a resumed trainer needs to go on as if it had never stopped."""
+    def state_dict(self, shards: Path | None = None) -> dict[str, Any]:
+        """Everything a resumed trainer needs to go on as if it had never stopped. Ranks of a mesh write their rows into
+        `shards`, a new directory beside the checkpoint's file.
+        """
         return {
-            "masters": self.trained.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            **self.trained.saved(self.optimizer, shards),
             "norms": self.clip.state_dict(),
             "version": int(self.version),
             "skipped": self.skipped,
             "alarms": self.alarms,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.trained.load_state_dict(state["masters"])
-        self.optimizer.load_state_dict(state["optimizer"])
+    def load_state_dict(self, state: Mapping[str, Any], directory: Path | None = None) -> None:
+        """`directory` is where its checkpoint lies."""
+        self.trained.take(state, self.optimizer, directory)
         self.clip.load_state_dict(state["norms"])
         self.version, self.skipped, self.alarms = Version(state["version"]), state["skipped"], state["alarms"]
         self.parity_check.remember(self.version, self.policy)
+
+    def save_model(self, directory: Path, tokenizer: Tokenizer | None, like: Path) -> None:
+        """Write the policy as a published checkpoint, trained from the one at `like`, and adapters beside it."""
+        self.trained.save_model(directory, tokenizer, like)
+        self.trained.save_adapter(directory.with_name("adapter"), like.resolve())

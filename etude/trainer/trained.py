@@ -10,11 +10,13 @@ gradient, no master, no moments, and nothing of a version but a row in its manif
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
@@ -22,6 +24,7 @@ from etude.engine.adapted import ROOT, merged_root
 from etude.engine.served import export_served, served_names
 from etude.errors import CheckpointError, ConfigError
 from etude.models.adapters import INPUTS, OUTPUTS, factor_gradients, kind_of, layer_of, merge, new_factors
+from etude.models.checkpoint import save_checkpoint
 from etude.models.decoder import Decoder
 from etude.models.peft import save_adapter
 from etude.models.state import bf16_bits, round_to_bf16
@@ -63,6 +66,9 @@ class Trained:
     def here(self, tensor: Tensor) -> Tensor:
         """What of a tensor of the policy, or of its gradient, is in this process: all of it."""
         return tensor
+
+    def renewed(self) -> None:
+        """Hear that somebody has written to what of the policy is here."""
 
     def _adapt(self, named: Mapping[str, nn.Parameter]) -> None:
         """Give each matrix of `ranks` its adapter. Whatever order it is given, it starts from the same factors."""
@@ -146,6 +152,24 @@ class Trained:
         """How many matrices have moved, of each of which it is said."""
         return moved.sum()
 
+    def saved(self, optimizer: OptimizerSet, shards: Path | None) -> dict[str, Any]:
+        """What a checkpoint holds of what is trained. `shards` is a directory for what goes beside its file; here
+        nothing does.
+        """
+        del shards
+        return {"masters": self.state_dict(), "optimizer": optimizer.state_dict()}
+
+    def take(self, state: Mapping[str, Any], optimizer: OptimizerSet, directory: Path | None) -> None:
+        """Go on from what was saved, in a checkpoint of `directory`. Raises CheckpointError where it does not fit."""
+        del directory
+        if "shards" in state:
+            raise CheckpointError(
+                "the checkpoint was saved by a mesh of ranks: resume with trainer.ranks as a table, which may have "
+                "other numbers: {fsdp = 1} is one rank"
+            )
+        self.load_state_dict(state["masters"])
+        optimizer.load_state_dict(state["optimizer"])
+
     def state_dict(self) -> dict[str, Tensor]:
         """The masters alone: what is frozen comes with the checkpoint that training began from."""
         return {name: master.detach() for name, master in self.trained.items()}
@@ -173,7 +197,18 @@ class Trained:
         if self._rounded:
             save_adapter(directory, self._rounded, base, bool(self.policy.config.moe_layers))
 
+    def save_model(self, directory: Path, tokenizer: Tokenizer | None, like: Path) -> None:
+        """Write the policy as a published checkpoint, trained from the one at `like`."""
+        save_checkpoint(self.policy, directory, tokenizer, like=like)
+
     # --- what is published --------------------------------------------------------------------------------------------
+
+    def sizes(self) -> dict[str, int]:
+        """The arrays of a version, and their bytes."""
+        return {name: array.nbytes for name, array in self.export().items()}
+
+    def owns(self, ranks: Sequence[frozenset[str]]) -> None:
+        """Hear which arrays of a version each rank publishes: here all ranks have all of them."""
 
     def export(self, into: Bits | None = None, only: Collection[str] | None = None) -> Bits:
         """A copy of what a version holds, or of `only` some arrays of it, in the arrays of an earlier one if given.

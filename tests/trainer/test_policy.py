@@ -369,7 +369,8 @@ def test_a_resumed_trainer_equals_one_that_never_stopped(tmp_path, optimizer):
         assert [line[name] for line in found] == [line[name] for line in expected]
     assert [line["used"]["clipped_steps"] for line in found] == [0, 0, 0, 0, 0, 1]
     assert all(
-        torch.equal(a, b) for a, b in zip(straight.trained.masters.parameters(), second.trained.masters.parameters(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(straight.trained.masters.parameters(), second.trained.masters.parameters(), strict=True)
     )
     assert straight.version == second.version == 6
 

@@ -17,10 +17,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
-from torch import Tensor, arange
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, HSDPMeshInfo
+from torch.distributed.tensor import DTensor, Shard
 
 from etude.errors import ConfigError
 from etude.models.config import ModelConfig
@@ -43,7 +45,7 @@ class Rows(NamedTuple):
     stop: int
 
     @property
-    def count(self) -> int:
+    def length(self) -> int:
         return self.stop - self.start
 
 
@@ -123,13 +125,15 @@ class Layout:
             shape = ", ".join(f"{axis} = {size}" for axis, size in zip(MESH_AXES, self.sizes, strict=True))
             raise ConfigError(f"trainer.ranks: {shape} are {self.sizes.world} ranks, not {dist.get_world_size()}")
         self.place = self.sizes.place(self.rank)
-        grid = arange(self.sizes.world).reshape(tuple(self.sizes))
+        grid = torch.arange(self.sizes.world).reshape(tuple(self.sizes))
         self.whole = _mesh(device, grid.flatten(1), ("replicate", "shard"))
         """Of parameters: a replica's ranks in a row."""
         self.experts = _mesh(device, grid.transpose(2, 3).flatten(1, 2), ("replicate", "shard", "ep"))
         """Of stacks of experts."""
         self.work = _mesh(device, grid.flatten(0, 2), ("data", "cp"))
         """Of pieces."""
+        own = grid[self.place.replicate].transpose(0, 1).flatten(1)
+        self._numbered = DeviceMesh(device, own, mesh_dim_names=("ep", "shard"), _init_backend=False)
 
     def group(self, axis: str) -> Any:
         """The process group of `shard` (a replica's ranks), `ep`, `data` or `cp` that this rank is in."""
@@ -138,6 +142,13 @@ class Layout:
 
     def rows(self, count: int, of_experts: bool, rank: int | None = None) -> Rows:
         return self.sizes.rows(count, self.rank if rank is None else rank, of_experts)
+
+    def spread(self, local: Tensor, shape: tuple[int, ...], of_experts: bool) -> DTensor:
+        """This rank's rows as a part of the whole tensor; exchanges nothing."""
+        mesh = self._numbered if of_experts else self.whole["shard"]
+        stride = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        cut = [Shard(0)] * mesh.ndim
+        return DTensor.from_local(local, mesh, cut, run_check=False, shape=torch.Size(shape), stride=stride)
 
     def fsdp_mesh(self, of_experts: bool) -> DeviceMesh:
         """What `fully_shard` cuts a parameter over."""

@@ -56,13 +56,17 @@ class ShardedOrthogonaliser(Orthogonaliser):
         shapes = [self.shape(each) for each in parameters]
         mine = [self._part(shape, self.rank) for shape in shapes]
         of_all = [self._part(shapes[self.rank], at) for at in range(len(self.ranks))] if self.rank < len(shapes) else []
-        said = [torch.cat((mean.flatten(), grad.any().to(mean)[None])) for mean, grad in zip(means, gradients, strict=True)]
+        said = [
+            torch.cat((mean.flatten(), grad.any().to(mean)[None])) for mean, grad in zip(means, gradients, strict=True)
+        ]
         back = self._exchanged(torch.cat(self._orthogonalised(torch.cat(said), mine, of_all)), of_all, mine)
         parts = back.split([each.numbers for each in mine])
-        return [(part[-1:] > 0, part[:-1].view(each.rows, each.columns)) for part, each in zip(parts, mine, strict=True)]
+        return [
+            (part[-1:] > 0, part[:-1].view(each.rows, each.columns)) for part, each in zip(parts, mine, strict=True)
+        ]
 
     def _part(self, shape: tuple[int, ...], at: int) -> _Part:
-        return _Part(self.layout.rows(shape[0], False, self.ranks[at]).count, shape[1])
+        return _Part(self.layout.rows(shape[0], False, self.ranks[at]).length, shape[1])
 
     def _orthogonalised(self, said: Tensor, mine: Sequence[_Part], of_all: Sequence[_Part]) -> list[Tensor]:
         """What goes back to all ranks of the matrix that this one is sent."""

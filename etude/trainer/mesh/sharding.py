@@ -8,10 +8,10 @@ every rank. Never trains.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,12 @@ from etude.models.checkpoint import opened
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.models.experts import MixtureOfExperts
-from etude.models.published import published_tensors
 from etude.trainer.mesh.experts import ExpertParallel
+from etude.trainer.mesh.gathering import Part, parts_of
 from etude.trainer.mesh.layout import Layout, Rows
+
+Form = Literal["fp32", "bf16"]
+"""What is gathered, and computed with."""
 
 
 class Source(Protocol):
@@ -41,13 +44,13 @@ class Source(Protocol):
 
 def here(tensor: Tensor) -> Tensor:
     """What of a tensor this rank holds; writing to it writes to the tensor."""
-    return cast("Tensor", tensor.to_local()) if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 class Sharded:
     """A decoder of which this rank holds a share. `policy` is called as ever, by all ranks at once."""
 
-    def __init__(self, config: ModelConfig, layout: Layout, device: torch.device, form: Literal["fp32", "bf16"]) -> None:
+    def __init__(self, config: ModelConfig, layout: Layout, device: torch.device, form: Form) -> None:
         """Without values yet: see `fill`. Raises ConfigError for a shape that cannot be cut so."""
         layout.sizes.require(config)
         self.layout, self._made_with = layout, (config, layout, device, form)
@@ -74,7 +77,7 @@ class Sharded:
                     stack = getattr(module, name)
                     setattr(module, name, nn.Parameter(stack.new_empty((len(stack) // ranks, *stack.shape[1:]))))
 
-    def _cut(self, form: Literal["fp32", "bf16"]) -> None:
+    def _cut(self, form: Form) -> None:
         stacks: set[int] = set()
         by_number = None
         if self.layout.sizes.ep > 1:
@@ -134,44 +137,27 @@ def from_decoder(decoder: Decoder) -> Source:
     return lambda name, rows: held[name][slice(*rows)]
 
 
-class FromCheckpoint:
+@contextmanager
+def from_checkpoint(directory: Path) -> Generator[Source]:
     """A published checkpoint's files, of which no more is read than is asked for, a tensor at a time."""
-
-    def __init__(self, directory: Path) -> None:
-        self._opened: AbstractContextManager[tuple[ModelConfig, Callable[[str], Tensor]]] = opened(directory)
-
-    def __enter__(self) -> FromCheckpoint:
-        self.config, self._read = self._opened.__enter__()
+    with opened(directory) as (config, read):
+        of: dict[str, list[tuple[str, Part]]] = {}
+        for published, part in parts_of(config).items():
+            of.setdefault(part.name, []).append((published, part))
         with torch.device("meta"):
-            decoder = Decoder(self.config)
-        held = {name: each.data for name, each in (*decoder.named_parameters(), *decoder.named_buffers())}
-        whose = {each.untyped_storage()._cdata: name for name, each in held.items()}
-        self._parts: dict[str, list[tuple[str, Tensor]]] = {name: [] for name in held}
-        for published, view in published_tensors(decoder).items():
-            self._parts[whose[view.untyped_storage()._cdata]].append((published, view))
-        self._like = held
-        return self
+            shapes = {name: each.shape for name, each in Decoder(config).state_dict().items()}
 
-    def __exit__(self, *error: Any) -> None:
-        self._opened.__exit__(*error)
+        def source(name: str, rows: Rows) -> Tensor:
+            out = torch.empty((rows.length, *shapes[name][1:]))
+            for published, part in of[name]:
+                begin, end = max(rows.start, part.rows.start), min(rows.stop, part.rows.stop)
+                if begin >= end:
+                    continue
+                if len(shapes[name]) == 3:  # an expert's, or half of it, turned
+                    part._replace(rows=Rows(rows.start, rows.stop)).of(out).copy_(read(published))
+                else:
+                    first = part.rows.start
+                    out[begin - rows.start : end - rows.start] = read(published)[begin - first : end - first]
+            return out
 
-    def __call__(self, name: str, rows: Rows) -> Tensor:
-        like = self._like[name]
-        out = torch.empty((rows.count, *like.shape[1:]))
-        each = like.stride(0)
-        for published, view in self._parts[name] if rows.count else ():
-            first = view.storage_offset() // each
-            if like.dim() == 3:  # an expert's matrix, or half of it, turned
-                if rows.start <= first < rows.stop:
-                    offset = view.storage_offset() - rows.start * each
-                    out.as_strided(view.shape, view.stride(), offset).copy_(self._read(published))
-                continue
-            begin, end = max(rows.start, first), min(rows.stop, first + len(view))
-            if begin < end:
-                out[begin - rows.start : end - rows.start] = self._read(published)[begin - first : end - first]
-        return out
-
-
-def source_of(decoder: Decoder | None, directory: Path) -> AbstractContextManager[Source]:
-    """A decoder where there is one, else the checkpoint's files."""
-    return nullcontext(from_decoder(decoder)) if decoder is not None else FromCheckpoint(directory)
+        yield source
