@@ -208,6 +208,15 @@ class RunConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _as_they_are(self) -> RunConfig:
+        if self.trainer.mesh is not None and self.model.expert_format != "plain":
+            raise ValueError(
+                f'model.expert_format = "{self.model.expert_format}": the ranks of a mesh (trainer.ranks is a table) '
+                'multiply experts as they are; set it to "plain", or give trainer.ranks a number'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _in_step(self) -> RunConfig:
         """What would make lockstep depend on speed is refused."""
         if self.rollouts.schedule == "free":

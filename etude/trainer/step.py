@@ -235,9 +235,8 @@ class Trainer:
             return torch.zeros(0, device=self.placement.device)
         piece = Piece.of(selected[0], self.placement, self.replays, self.context)
         with self.parity_check.restored(selected[1], self.policy):
-            self.trained.renewed()
             logps_P = piece.run(self.policy, self.config, self.temperature)[1]
-        self.trained.renewed()
+            self.trained.renewed()
         return (logps_P - piece.behaviour_S).abs()
 
     def _kl_lr_scale(self, divergence: Tensor) -> Figure:

@@ -68,7 +68,7 @@ class Trained:
         return tensor
 
     def renewed(self) -> None:
-        """Hear that somebody has written to what of the policy is here."""
+        """Hear that what of the policy is here is about to have other values, or has: forget what was made of it."""
 
     def _adapt(self, named: Mapping[str, nn.Parameter]) -> None:
         """Give each matrix of `ranks` its adapter. Whatever order it is given, it starts from the same factors."""

@@ -1,0 +1,180 @@
+"""What the ranks of `mesh_world` do, and what one process does in their place."""
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import scale
+
+from etude.errors import ConfigError
+from etude.kernels.choice import choose
+from etude.models.config import LatentConfig, ModelConfig
+from etude.trainer import activations, checkpoint
+from etude.trainer.config import GateConfig, KLConfig, LossConfig, OptimizerConfig, TrainerConfig
+from etude.trainer.losses import shares_of
+from etude.trainer.mesh.layout import Layout
+from etude.trainer.mesh.sharding import Sharded, from_checkpoint, from_decoder
+from etude.trainer.mesh.together import Mesh
+from etude.trainer.packing import split
+from etude.trainer.ranks import tensors_of_ranks
+from etude.trainer.step import Trainer
+
+SHAPES = {
+    "experts": ModelConfig(vocab_size=96, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16),
+    "latent": ModelConfig(
+        vocab_size=96, width=32, layers=2, heads=4, dense_layers=(0,), dense_width=32, experts=8, expert_width=16,
+        router="sigmoid", expert_groups=2, groups_per_token=1, shared_width=16, tie_embeddings=False,
+        latent=LatentConfig(query_rank=16, rank=12, plain_width=8, rope_width=4, value_width=6),
+    ),
+    "dense": ModelConfig(vocab_size=96, width=32, layers=2, heads=4, head_width=8, experts=0, dense_width=32),
+}  # fmt: skip
+LORA = {"experts": {"attention": 4, "experts": 4}, "latent": {"attention": 4}, "dense": {"attention": 4, "dense": 4}}
+LOSS = LossConfig(kl=KLConfig(estimator="k3"), entropy_bonus=0.01, gate=GateConfig(band=(0.01, 100)))
+PIECES = 80
+"""Tokens of a piece: four pieces, so that of three rounds with two ranks the last is not full."""
+
+
+def config_for(shape, optimizer, lora, axes=1, **more):
+    """Everything is on that changes a loss."""
+    rates = {"lr": 0.01} | ({"eps": 1e-3} if not (lora and optimizer == "muon") else {})
+    settings = {
+        "loss": LOSS, "divergence_target": 0.001, "piece_tokens": PIECES, "parity_tokens": 64, "ranks": axes,
+        "optimizer": OptimizerConfig(name=optimizer, **rates), "lora": LORA[shape] if lora else None,
+    }  # fmt: skip
+    return TrainerConfig(**(settings | more))
+
+
+def batch_for(shape, version=0):
+    """Segments of all lengths, with routes; some are a version old."""
+    model = SHAPES[shape].model_copy(update={"max_context": 64})
+    return scale.batch_for(model, 300, version, version, min(version, 1))
+
+
+def trainer_of(shape, config, files=None):
+    """One of a process alone where the config names no mesh. `files` is a checkpoint to read in place of a decoder."""
+    activations.VOCABULARY_BYTES = 4 * 96 * 7  # logits of seven tokens at once
+    base = scale.base_for(SHAPES[shape])
+    if config.mesh is None:
+        return Trainer(base.place(choose("torch", "cpu")), config)
+    layout = Layout(config.mesh)
+    with nullcontext(from_decoder(base)) if files is None else from_checkpoint(files) as source:
+        sharded = Sharded(SHAPES[shape], layout, torch.device("cpu"), config.format).fill(source)
+    return Trainer(sharded.policy, config, ranks=Mesh(layout, sharded, config))
+
+
+def whole(trainer, tensors):
+    """Whole tensors, by name, from rows of what is trained."""
+    if trainer.config.mesh is None:
+        return {name: each.detach().numpy().copy() for name, each in tensors.items()}
+    spread = {name: trainer.trained.spread(name, each.detach()) for name, each in tensors.items()}
+    return {name: _full(trainer, name, each) for name, each in spread.items()}
+
+
+def _full(trainer, name, tensor):
+    """Put together by hand, by what each rank says of its rows."""
+    layout, rows = trainer.ranks.layout, rows_of(trainer, name)
+    told = [None] * layout.sizes.world
+    dist.all_gather_object(told, (rows, trainer.trained.here(tensor).numpy()))
+    full = np.full(tensor.shape, np.nan, np.float32)
+    for (start, stop), part in told:
+        assert np.isnan(full[start:stop]).all() or np.array_equal(full[start:stop], part), "replicas agree"
+        full[start:stop] = part
+    assert not np.isnan(full).any()
+    return full
+
+
+def rows_of(trainer, name):
+    if trainer.trained.replicated(name):
+        return 0, trainer.trained.shapes[name][0]
+    return tuple(trainer.trained.sharded.rows(name.removesuffix(".lora_a").removesuffix(".lora_b")))
+
+
+def gradients(trainer, batch):
+    """Of a whole batch, by name, and the loss."""
+    shares = torch.from_numpy(shares_of(batch, trainer.config.loss))
+    pieces = [piece for piece in split(batch, PIECES) if piece.loss_mask.any()]
+    loss = sum(float(result.sums["loss"]) for result in trainer.forward_backward(pieces, shares))
+    trainer.trained.take_gradients()
+    trained = trainer.trained.trained
+    found = whole(trainer, {name: each.grad for name, each in trained.items() if each.grad is not None})
+    trainer.optimizer.zero_grad()
+    return found | {"loss": np.float64(loss)}
+
+
+def one_step(shape, optimizer, lora, axes=1):
+    """Gradients, how far a step has moved what is trained, and what it says."""
+    trainer = trainer_of(shape, config_for(shape, optimizer, lora, axes))
+    found = gradients(trainer, batch_for(shape))
+    before = {name: each.detach().clone() for name, each in trainer.trained.trained.items()}
+    told = trainer.step(batch_for(shape))
+    moved = whole(trainer, {name: each - before[name] for name, each in trainer.trained.trained.items()})
+    return found, moved, told
+
+
+def steps(shape, optimizer, lora, axes, count):
+    """How far so many steps have moved what is trained, and what each said."""
+    trainer = trainer_of(shape, config_for(shape, optimizer, lora, axes, divergence_target=None))
+    before = {name: each.detach().clone() for name, each in trainer.trained.trained.items()}
+    told = [trainer.step(batch_for(shape, number)) for number in range(count)]
+    return whole(trainer, {name: each - before[name] for name, each in trainer.trained.trained.items()}), told
+
+
+def published(shape, lora, axes):
+    """After a step: this rank's arrays, and what is trained, whole. The second export writes over the first."""
+    trainer = trainer_of(shape, config_for(shape, "adamw", lora, axes, frozen=() if lora else ("embeddings",)))
+    owned = tensors_of_ranks(trainer.trained.sizes(), dist.get_world_size())
+    trainer.trained.owns(owned)
+    first = trainer.trained.export(None, owned[dist.get_rank()])
+    trainer.step(batch_for(shape))
+    bits = trainer.trained.export(first, owned[dist.get_rank()])
+    assert all(bits[name] is array for name, array in first.items() if name != "adapted.root"), "in their old places"
+    return bits, whole(trainer, trainer.trained.trained)
+
+
+def moments(trainer):
+    """Of all that is trained, whole, by name and kind."""
+    found = {}
+    for name, parameter in trainer.trained.trained.items():
+        for optimizer in trainer.optimizer.optimizers:
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if value.shape == parameter.shape:
+                    found[f"{name} {key}"] = whole(trainer, {name: value.float()})[name]
+    return found
+
+
+def goes_on(shape, optimizer, lora, axes, form, directory, take, save):
+    """From a checkpoint, if told so, by a step, into another; returns what is trained, before that step and after."""
+    config = config_for(shape, optimizer, lora, axes)
+    config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"format": form})})
+    trainer = trainer_of(shape, config)
+    if take:
+        state = checkpoint.load(directory / take)
+        trainer.load_state_dict(state["trainer"], directory)
+    before = whole(trainer, trainer.trained.trained) | moments(trainer)
+    trainer.step(batch_for(shape, int(trainer.version)))
+    if save:
+        shards = [checkpoint.shards_path(directory, trainer.version)]
+        dist.broadcast_object_list(shards, 0)
+        state = trainer.state_dict(shards[0])
+        if dist.get_rank() == 0:
+            checkpoint.save(directory, trainer.version, {"trainer": state}, shards=shards[0])
+    return before, whole(trainer, trainer.trained.trained) | moments(trainer)
+
+
+def written(shape, lora, axes, base, directory):
+    """A model read from files, adapted or not, and written to others without a step in between."""
+    trainer = trainer_of(shape, config_for(shape, "adamw", lora, axes), files=base)
+    trainer.save_model(directory / "model", None, base)
+
+
+def refusal(shape, axes):
+    """What is said of a mesh that does not fit."""
+    try:
+        trainer_of(shape, config_for(shape, "adamw", False, axes))
+    except ConfigError as error:
+        return str(error)
