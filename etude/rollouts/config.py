@@ -189,7 +189,7 @@ class RunConfig(Config):
         found = {}
         if self.store is None or is_local(self.store):
             found["weight_store.options"] = "with a store on this machine"
-        if self.trainer.processes > 1:
+        if self.trainer.ranks != 1:
             found["publisher.merge"] = "with several ranks, which always store merged deltas"
         if self.groups.overlong == "drop":
             of_cut = ("rewards.unfinished_penalty", "trainer.advantages.overlong")

@@ -110,7 +110,7 @@ class Muon(torch.optim.Optimizer):
             skipped = self.found_inf > 0
             gradient, fade = gradient.masked_fill(skipped, 0), torch.where(skipped, 1.0, fade)
         buffer = state["momentum"].to(gradient.dtype).mul_(fade).add_(gradient)
-        state["momentum"].copy_(buffer)  # which is the very same, but where it is kept rounded
+        state["momentum"] = buffer.to(self._kept)  # the very same, but where it is kept rounded
         return gradient, gradient + momentum * buffer
 
 
@@ -166,8 +166,8 @@ class RoundedAdamW(torch.optim.Optimizer):
         change = rate * (mean / (1 - first**steps) / denominator + group["weight_decay"] * parameter)
         parameter.sub_(change)
         for key, new in (("exp_avg", mean), ("exp_avg_sq", square)):
-            old = state[key]
-            old.copy_(new if self.found_inf is None else torch.where(self.found_inf > 0, old, new.to(old.dtype)))
+            kept = new.bfloat16()  # what was loaded may have another dtype
+            state[key] = kept if self.found_inf is None else torch.where(self.found_inf > 0, state[key].to(kept), kept)
 
 
 class OptimizerSet:
