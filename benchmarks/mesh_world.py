@@ -9,6 +9,7 @@ import importlib
 import itertools
 import multiprocessing
 import os
+import sys
 import tempfile
 import traceback
 from datetime import timedelta
@@ -26,6 +27,8 @@ class World:
         self.scratch = tempfile.TemporaryDirectory(prefix="etude-mesh-")
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([module])  # torch is imported once for all
+        known = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # where the server of forks looks for it
         self.lines: list[Connection] = []
         self.processes: list[Any] = []
         self.numbers = itertools.count()
@@ -34,6 +37,7 @@ class World:
             self.processes.append(context.Process(target=_rank, args=(rank, theirs, module), daemon=True))
             self.processes[-1].start()
             self.lines.append(ours)
+        os.environ.pop("PYTHONPATH") if known is None else os.environ.update(PYTHONPATH=known)
 
     def run(self, ranks: int, case: str, *given: Any) -> list[Any]:
         """What the ranks return, in their order."""

@@ -119,12 +119,8 @@ def test_a_run_is_trained_by_a_mesh_of_four(tmp_path):
     """Each rank holds its share of the weights and of the experts, and publishes and saves it; the run is killed and
     goes on from what they saved.
     """
-    limits = (
-        "rollouts.max_steps=2",
-        "rollouts.max_minutes=5",
-        "trainer.ranks={fsdp=2, ep=2}",
-        "trainer.piece_tokens=1024",
-    )
+    mesh = ("trainer.ranks={fsdp=2, ep=2}", "trainer.piece_tokens=1024")
+    limits = ("rollouts.max_steps=2", "rollouts.max_minutes=10", *mesh)
     killed_after_a_step(tmp_path / "run", limits)
     done = run(tmp_path / "run", *limits, resume=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -19,6 +19,7 @@ from etude.kernels.choice import choose
 from etude.models.config import LatentConfig, ModelConfig
 from etude.trainer import activations, checkpoint
 from etude.trainer.config import GateConfig, KLConfig, LossConfig, OptimizerConfig, TrainerConfig
+from etude.trainer.feedback import HintExample
 from etude.trainer.losses import shares_of
 from etude.trainer.mesh.layout import Layout
 from etude.trainer.mesh.sharding import Sharded, from_checkpoint, from_decoder
@@ -32,7 +33,7 @@ SHAPES = {
     "latent": ModelConfig(
         vocab_size=96, width=32, layers=2, heads=4, dense_layers=(0,), dense_width=32, experts=8, expert_width=16,
         router="sigmoid", expert_groups=2, groups_per_token=1, shared_width=16, tie_embeddings=False,
-        latent=LatentConfig(query_rank=16, rank=12, plain_width=8, rope_width=4, value_width=6),
+        further_token=True, latent=LatentConfig(query_rank=16, rank=12, plain_width=8, rope_width=4, value_width=6),
     ),
     "dense": ModelConfig(vocab_size=96, width=32, layers=2, heads=4, head_width=8, experts=0, dense_width=32),
 }  # fmt: skip
@@ -42,12 +43,16 @@ PIECES = 80
 """Tokens of a piece: four pieces, so that of three rounds with two ranks the last is not full."""
 
 
+HINT = HintExample(np.arange(9, dtype=np.int32), np.arange(12, dtype=np.int32), 4)
+
+
 def config_for(shape, optimizer, lora, axes=1, **more):
     """Everything is on that changes a loss."""
     rates = {"lr": 0.01} | ({"eps": 1e-3} if not (lora and optimizer == "muon") else {})
     settings = {
         "loss": LOSS, "divergence_target": 0.001, "piece_tokens": PIECES, "parity_tokens": 64, "ranks": axes,
         "optimizer": OptimizerConfig(name=optimizer, **rates), "lora": LORA[shape] if lora else None,
+        "credit": {"feedback": {}},
     }  # fmt: skip
     return TrainerConfig(**(settings | more))
 
@@ -61,6 +66,7 @@ def batch_for(shape, version=0):
 def trainer_of(shape, config, files=None):
     """One of a process alone where the config names no mesh. `files` is a checkpoint to read in place of a decoder."""
     activations.VOCABULARY_BYTES = 4 * 96 * 7  # logits of seven tokens at once
+    activations.BLOCKS_BYTES = 0 if config.optimizer.name == "muon" else 2**30  # blocks are computed twice, or not
     base = scale.base_for(SHAPES[shape])
     if config.mesh is None:
         return Trainer(base.place(choose("torch", "cpu")), config)
@@ -114,9 +120,14 @@ def one_step(shape, optimizer, lora, axes=1):
     trainer = trainer_of(shape, config_for(shape, optimizer, lora, axes))
     found = gradients(trainer, batch_for(shape))
     before = {name: each.detach().clone() for name, each in trainer.trained.trained.items()}
-    told = trainer.step(batch_for(shape))
+    told = trainer.step(batch_for(shape), 0.0, [HINT])
     moved = whole(trainer, {name: each - before[name] for name, each in trainer.trained.trained.items()})
     return found, moved, told
+
+
+def bf16_gradients(shape, axes, form):
+    """Of a trainer that gathers its weights in this format."""
+    return gradients(trainer_of(shape, config_for(shape, "adamw", False, axes, format=form)), batch_for(shape))
 
 
 def steps(shape, optimizer, lora, axes, count):

@@ -68,6 +68,15 @@ def test_gradients_steps_and_figures_are_those_of_one_process(world, axes, shape
     learns_what_one_does(world, axes, shape, optimizer, lora)
 
 
+def test_a_mesh_in_bf16_computes_nearly_the_same(world):
+    """Weights and activations are bf16, what is added up is fp32."""
+    wanted = alone("experts", "adamw", False)[0]
+    exact = world.run(2, "bf16_gradients", "experts", {"fsdp": 2}, "fp32")[0]
+    found = world.run(2, "bf16_gradients", "experts", {"fsdp": 2}, "bf16")[0]
+    assert largest_error(exact, wanted) < GRADIENT
+    assert 100 * GRADIENT < largest_error(found, wanted) < 0.2
+
+
 def test_a_run_of_twenty_steps_goes_where_that_of_one_process_does(world):
     moved, told = steps("experts", "muon", False, 1, 20)
     assert max(line["parity_tokens"] for line in told) > 0, "older versions are compared, too"

@@ -12,6 +12,7 @@ from pathlib import Path
 from etude.errors import ConfigError
 from etude.kernels.choice import VARIABLE, choose
 from etude.models.checkpoint import shape_of
+from etude.models.heap import give_back_large_arrays
 from etude.trainer.config import TrainerConfig
 from etude.trainer.mesh.layout import Layout, Sizes
 from etude.trainer.mesh.sharding import Sharded, from_checkpoint
@@ -34,4 +35,5 @@ def open_mesh(config: TrainerConfig, model: Path) -> Mesh:
     layout = Layout(config.mesh, device.type)
     with from_checkpoint(model) as source:
         sharded = Sharded(shape_of(model), layout, device, config.format).fill(source)
+    give_back_large_arrays(sharded.policy)
     return Mesh(layout, sharded, config)

@@ -89,8 +89,9 @@ class ShardedTrained(Trained):
         first = dist.get_rank(self._group) == 0
         counted = {id(each.grad) for name, each in self.trained.items() if first or not self.replicated(name)}
         own = [each for each in gradients if id(each) in counted]
-        total = torch.stack([each.double().square().sum() for each in own]).sum() if own else torch.zeros(()).double()
-        total = total.to(self.policy.placement.device)
+        total = torch.zeros((), dtype=torch.float64, device=self.policy.placement.device)
+        for each in own:
+            total += torch.linalg.vector_norm(each, dtype=torch.float64).square()
         dist.all_reduce(total, group=self._group)
         return total.sqrt()
 
