@@ -27,6 +27,7 @@ from etude.trainer.mesh.layout import Layout
 from etude.trainer.mesh.sharding import Sharded, from_decoder
 from etude.trainer.mesh.together import Mesh
 from etude.trainer.packing import split
+from etude.trainer.ranks import tensors_of_ranks
 from etude.trainer.step import Trainer
 
 ADAMW = OptimizerConfig(name="adamw", lr=1e-3)
@@ -57,7 +58,8 @@ def _drawn(sharded: Sharded) -> Any:
 def errors_and_syncs(shape: str, axes: Mapping[str, int], tokens: int) -> tuple[float, int]:
     """The largest relative error of a gradient, put together from all ranks, and how often a step looked at a value."""
     config = scale.SHAPES[shape]
-    base, batch = scale.base_for(config), scale.batch_for(config, tokens)
+    base = scale.base_for(config)
+    batch = scale.batch_for(config.model_copy(update={"max_context": tokens // 8}), tokens)  # rollouts to compare
     trainer = mesh_trainer(config, axes, base, piece_tokens=tokens // 4)
     shares = torch.from_numpy(shares_of(batch, trainer.config.loss))
     pieces = [piece for piece in split(batch, tokens // 4) if piece.loss_mask.any()]
@@ -76,23 +78,23 @@ def errors_and_syncs(shape: str, axes: Mapping[str, int], tokens: int) -> tuple[
             for name, part in parts.items():
                 found[name][slice(*theirs[name])] = part
         error = scale.largest_error(found, wanted)
+        assert min(float(each.norm()) for each in wanted.values()) > 0, "something is learnt"
     return error, scale.syncs(trainer, batch).total()
 
 
-def held_mb(ranks: int) -> tuple[float, float]:
-    """MB that a rank's RSS grows by when it holds its share of the large model, with gradients and AdamW's moments, and
-    the most it grew on the way. Both without what is imported.
+def held_mb(ranks: int) -> tuple[float, float, float]:
+    """MB that a rank's RSS grows by when it holds its share of the large model, with gradients and AdamW's moments; the
+    most it grew on the way; and what publishing takes beside the arrays that are published. Without what is imported.
     """
-    before = _status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
+    before = _now()
     batch = scale.batch_for(LARGE.model_copy(update={"max_context": 32}), 64)
     if ranks == 1:
         decoder = scale.Decoder(LARGE)
+        give_back_large_arrays(decoder)  # as whoever loads a model does
         decoder.initialise(0)
         trainer = scale.trainer_for(decoder, "torch", copied=False, optimizer=ADAMW, piece_tokens=16)
     else:
         trainer = mesh_trainer(LARGE, {"fsdp": ranks // 2, "ep": 2}, piece_tokens=16)
-    give_back_large_arrays(trainer.policy)
     held: list[float] = []
     forget = trainer.optimizer.zero_grad
 
@@ -103,7 +105,19 @@ def held_mb(ranks: int) -> tuple[float, float]:
     trainer.optimizer.zero_grad = measured  # gradients, masters and moments are all there
     for _ in range(2):
         trainer.step(batch)
-    return held[-1], _status("VmHWM") - before
+    most = _status("VmHWM") - before
+    owned = tensors_of_ranks(trainer.trained.sizes(), ranks)
+    trainer.trained.owns(owned)
+    before = _now()
+    bits = trainer.trained.export(None, owned[dist.get_rank()])
+    published = sum(array.nbytes for array in bits.values()) / 2**20
+    return held[-1], most, _status("VmHWM") - before - published
+
+
+def _now() -> float:
+    """RSS, from which on the peak is counted anew."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
 
 
 def _status(field: str) -> float:

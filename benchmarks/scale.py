@@ -10,7 +10,10 @@ batch with `exact` and with `torch` kernels, and by meshes of gloo ranks. The la
     max_rel_error     the largest relative error of a parameter's gradient, of meshes against one process with the same
                       (`torch`) kernels, and of `torch` kernels against `exact` ones
     rss_share_4       what a rank of four (fsdp 2, ep 2) holds of a model of 200 million parameters, with masters,
-                      gradients and AdamW's moments, as a share of what one process holds; and at the most, on the way
+                      gradients and AdamW's moments, as a share of what one process holds (rss_peak_share_4: at the
+                      most, on the way)
+    publish_extra_mb  what such a rank takes to publish a version, beside the arrays that it publishes; its largest
+                      tensor has 20 MB in bf16
     tok_per_cpu_s     trained tokens a second of CPU time, for the first shape: by kernels in one process, and of two
                       ranks beside transformers' own model under plain FSDP2
 """
@@ -240,13 +243,19 @@ def race(ranks: World, steps: int) -> dict[str, float]:
     return rates
 
 
-def held(ranks: World) -> tuple[float, float]:
-    """What a rank of four holds of what one process does, and at the most."""
+def held(ranks: World) -> dict[str, float]:
+    """What a rank of four holds of what one process does, and at the most; and takes to publish."""
     four = ranks.run(4, "held_mb", 4)
     (one,) = ranks.run(1, "held_mb", 1)
-    share, most = (max(each[at] for each in four) / one[at] for at in (0, 1))
-    print(f"one process holds {one[0]:,.0f} MB and at the most {one[1]:,.0f}; of four ranks each: {four}")
-    return round(share, 3), round(most, 3)
+    share, most, extra = (max(each[at] for each in four) for at in range(3))
+    print("MB held, at the most, and beside what is published: " + "; ".join(
+        f"{name} " + ", ".join(f"{each:,.0f}" for each in figures)
+        for name, figures in (("one process", one), ("a rank of four", (share, most, extra)))
+    ))  # fmt: skip
+    return {
+        "rss_share_4": round(share / one[0], 3), "rss_peak_share_4": round(most / one[1], 3),
+        "publish_extra_mb": round(extra, 1),
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -266,7 +275,7 @@ def main() -> None:
         looks |= more
         rates |= {f"two ranks, {name}": rate for name, rate in race(ranks, given.steps).items()}
         if given.ranks >= 4:
-            found["rss_share_4"] = held(ranks)
+            found = held(ranks)
         ranks.close()
     print(json.dumps({"dispatch_syncs": looks, "max_rel_error": errors, "tok_per_cpu_s": rates} | found))
 

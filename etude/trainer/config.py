@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from etude.config import Config
 from etude.errors import ConfigError
@@ -251,6 +251,12 @@ class CreditConfig(Config):
 AdaptedKind = Literal["attention", "dense", "experts"]
 MeshAxis = Literal["replicate", "fsdp", "ep", "cp"]
 MESH_AXES: tuple[MeshAxis, ...] = get_args(MeshAxis)
+_Axes = Annotated[Mapping[MeshAxis, Annotated[int, Field(ge=1)]], Field(min_length=1), Tag("Mapping")]
+RanksChoice = Annotated[
+    Annotated[int, Field(ge=1), Tag("int")] | _Axes,
+    Discriminator(lambda given: "Mapping" if isinstance(given, Mapping) else "int"),
+]
+"""Ranks that hold all weights each, or the axes of a mesh; an error is said of the one that was meant."""
 _FROZEN = r"^(embeddings|head|norms|routers|attention|dense|experts|(-?\d+)?:(-?\d+)?)$"
 
 
@@ -292,9 +298,7 @@ class TrainerConfig(Config):
     says whether trainer and sampler agree; 0: none."""
     threads: int = 1
     """Of the arithmetic, in each rank."""
-    ranks: (
-        Annotated[int, Field(ge=1)] | Annotated[Mapping[MeshAxis, Annotated[int, Field(ge=1)]], Field(min_length=1)]
-    ) = 1
+    ranks: RanksChoice = 1
     """Processes that share a step's pieces and the publishing of its version. A number: each holds all weights, whose
     bits do not depend on it. A table, as `{fsdp = 2, ep = 2}`: a mesh of as many as its product, each of which holds
     its share of the weights (docs/ranks.md). A batch of fewer pieces (`piece_tokens`) than ranks leaves some idle."""

@@ -14,7 +14,7 @@ import torch.distributed as dist
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import scale
 
-from etude.errors import ConfigError
+from etude.errors import CheckpointError
 from etude.kernels.choice import choose
 from etude.models.config import LatentConfig, ModelConfig
 from etude.trainer import activations, checkpoint
@@ -180,18 +180,20 @@ def goes_on(shape, optimizer, lora, axes, form, directory, take, save):
     return before, whole(trainer, trainer.trained.trained) | moments(trainer)
 
 
+def cannot_write(directory):
+    """Each rank's error when rank 1 cannot write its shards: what should be a directory is a file there."""
+    trainer = trainer_of("experts", config_for("experts", "adamw", False, {"ep": 2}))
+    (directory / "file").touch()
+    try:
+        trainer.state_dict(directory / ("file" if dist.get_rank() == 1 else "directory") / "step-00000001.shards-0")
+    except CheckpointError as error:
+        return str(error)
+
+
 def written(shape, lora, axes, base, directory):
     """A model read from files, adapted or not, and written to others without a step in between."""
     trainer = trainer_of(shape, config_for(shape, "adamw", lora, axes), files=base)
     trainer.save_model(directory / "model", None, base)
-
-
-def refusal(shape, axes):
-    """What is said of a mesh that does not fit."""
-    try:
-        trainer_of(shape, config_for(shape, "adamw", False, axes))
-    except ConfigError as error:
-        return str(error)
 
 
 def saves(axes, directory, upto, who=None, event=0):

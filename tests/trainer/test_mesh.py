@@ -142,6 +142,11 @@ def test_shards_that_nobody_names_go_and_changed_ones_are_refused(world, tmp_pat
         world.run(2, "goes_on", *given, "step-00000001.ckpt", False)
 
 
+def test_a_rank_that_cannot_write_ends_the_save_on_all_by_its_name(world, tmp_path):
+    for said in world.run(2, "cannot_write", tmp_path):
+        assert "cannot be written (rank 1: " in said and "the older checkpoints are whole" in said
+
+
 @pytest.mark.parametrize(("shape", "axes"), [("experts", {"fsdp": 2, "ep": 2}), ("latent", {"ep": 4})])
 def test_a_model_is_read_and_written_by_ranks_as_by_one(world, tmp_path, shape, axes):
     save_checkpoint(scale.base_for(SHAPES[shape]), tmp_path / "base")

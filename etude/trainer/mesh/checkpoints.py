@@ -20,6 +20,7 @@ import torch.distributed.checkpoint as dcp
 from blake3 import blake3
 from torch import Tensor
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from etude.errors import CheckpointError
@@ -40,7 +41,14 @@ def write_shards(directory: Path, trained: ShardedTrained, optimizer: OptimizerS
         for key, value in moments.items():
             spread = value if key == _SCALAR else trained.spread(name, value)
             state[_MOMENT.format(name, key)] = spread
-    dcp.save(state, storage_writer=FileSystemWriter(directory, sync_files=True))
+    try:
+        dcp.save(state, storage_writer=FileSystemWriter(directory, sync_files=True))
+    except CheckpointException as error:  # raised on all ranks, whichever could not write
+        whose = "; ".join(f"rank {rank}: {fault[0]}" for rank, fault in sorted(error.failures.items()))
+        raise CheckpointError(
+            f"{directory}: cannot be written ({whose}); the older checkpoints are whole: make room and go on with "
+            "--resume"
+        ) from error
     dist.barrier()
     return _hashes(directory)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from etude.errors import ConfigError
 from etude.kernels.choice import VARIABLE, choose
 from etude.models.checkpoint import shape_of
-from etude.models.heap import give_back_large_arrays
 from etude.trainer.config import TrainerConfig
 from etude.trainer.mesh.layout import Layout, Sizes
 from etude.trainer.mesh.sharding import Sharded, from_checkpoint
@@ -30,10 +29,9 @@ def open_mesh(config: TrainerConfig, model: Path) -> Mesh:
             "order that depends on the mesh; leave the variable out, or give trainer.ranks a number: ranks that hold "
             "all weights each keep to these kernels and to one order"
         )
-    device = choose("torch").device
+    device = choose("torch", "cpu").device  # ranks meet by gloo
     Sizes.of(config.mesh).require(shape_of(model))
     layout = Layout(config.mesh, device.type)
     with from_checkpoint(model) as source:
         sharded = Sharded(shape_of(model), layout, device, config.format).fill(source)
-    give_back_large_arrays(sharded.policy)
     return Mesh(layout, sharded, config)

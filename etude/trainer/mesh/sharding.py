@@ -26,6 +26,7 @@ from etude.models.checkpoint import opened
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.models.experts import MixtureOfExperts
+from etude.models.heap import give_back_large_arrays
 from etude.trainer.mesh.experts import ExpertParallel
 from etude.trainer.mesh.gathering import Part, parts_of
 from etude.trainer.mesh.layout import Layout, Rows
@@ -58,6 +59,7 @@ class Sharded:
             self.policy = Decoder(config)
             self.shapes = {name: tuple(each.shape) for name, each in self.policy.named_parameters()}
             """Of whole parameters."""
+            give_back_large_arrays(self.policy)
             self._deal_out_experts()
         self.policy.place(Placement(TORCH, torch.device("meta")))
         if layout.sizes.ep > 1:
