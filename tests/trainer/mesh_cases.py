@@ -66,7 +66,9 @@ def batch_for(shape, version=0):
 def trainer_of(shape, config, files=None):
     """One of a process alone where the config names no mesh. `files` is a checkpoint to read in place of a decoder."""
     activations.VOCABULARY_BYTES = 4 * 96 * 7  # logits of seven tokens at once
-    activations.BLOCKS_BYTES = 0 if config.optimizer.name == "muon" else 2**30  # blocks are computed twice, or not
+    activations.BLOCKS_BYTES = 2**30
+    while config.optimizer.name == "muon" and not activations.recomputes_blocks(SHAPES[shape], 60):
+        activations.BLOCKS_BYTES *= 0.9  # blocks of long pieces are computed twice, and of short ones not
     base = scale.base_for(SHAPES[shape])
     if config.mesh is None:
         return Trainer(base.place(choose("torch", "cpu")), config)

@@ -63,7 +63,13 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("axes", "shape", "optimizer", "lora"), CASES, ids=str)
+def called(value):
+    if isinstance(value, dict):
+        return " ".join(f"{axis}{size}" for axis, size in value.items())
+    return {True: "lora", False: "whole"}.get(value, value)
+
+
+@pytest.mark.parametrize(("axes", "shape", "optimizer", "lora"), CASES, ids=called)
 def test_gradients_steps_and_figures_are_those_of_one_process(world, axes, shape, optimizer, lora):
     learns_what_one_does(world, axes, shape, optimizer, lora)
 
