@@ -11,7 +11,7 @@ from mesh_world import World
 from test_mesh import GRADIENT, STEP, alone, largest_error
 
 from etude.trainer import checkpoint
-from etude.trainer.mesh.layout import Sizes
+from etude.trainer.mesh.sizes import Sizes
 
 MESHES = (
     {"fsdp": 1}, {"fsdp": 2}, {"ep": 2}, {"cp": 2}, {"replicate": 2}, {"fsdp": 2, "ep": 2}, {"cp": 2, "ep": 2},

@@ -28,12 +28,12 @@ from etude.trainer.packing import split
 from etude.trainer.ranks import tensors_of_ranks
 from etude.trainer.step import Trainer
 
-SHAPES = {
+SHAPES = {  # rows of the second are not cut evenly
     "experts": ModelConfig(vocab_size=96, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16),
     "latent": ModelConfig(
-        vocab_size=96, width=32, layers=2, heads=4, dense_layers=(0,), dense_width=32, experts=8, expert_width=16,
+        vocab_size=97, width=32, layers=2, heads=4, dense_layers=(0,), dense_width=32, experts=8, expert_width=16,
         router="sigmoid", expert_groups=2, groups_per_token=1, shared_width=16, tie_embeddings=False,
-        further_token=True, latent=LatentConfig(query_rank=16, rank=12, plain_width=8, rope_width=4, value_width=6),
+        further_token=True, latent=LatentConfig(query_rank=18, rank=12, plain_width=8, rope_width=4, value_width=6),
     ),
     "dense": ModelConfig(vocab_size=96, width=32, layers=2, heads=4, head_width=8, experts=0, dense_width=32),
 }  # fmt: skip

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from etude.errors import ConfigError
 from etude.models.checkpoint import save_checkpoint
-from etude.trainer.mesh.layout import Sizes
 from etude.trainer.mesh.opening import open_mesh
+from etude.trainer.mesh.sizes import Sizes
 from etude.weights.manifest import root_of
 
 GRADIENT = 1e-6

@@ -17,7 +17,8 @@ from torch import Tensor
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.models.published import published_tensors, shared_tensors
-from etude.trainer.mesh.layout import Layout, Rows
+from etude.trainer.mesh.layout import Layout
+from etude.trainer.mesh.sizes import Rows
 
 
 def gather(

@@ -13,8 +13,9 @@ from etude.errors import ConfigError
 from etude.kernels.choice import VARIABLE, choose
 from etude.models.checkpoint import shape_of
 from etude.trainer.config import TrainerConfig
-from etude.trainer.mesh.layout import Layout, Sizes
+from etude.trainer.mesh.layout import Layout
 from etude.trainer.mesh.sharding import Sharded, from_checkpoint
+from etude.trainer.mesh.sizes import Sizes
 from etude.trainer.mesh.together import Mesh
 
 

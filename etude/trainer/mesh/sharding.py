@@ -29,7 +29,8 @@ from etude.models.experts import MixtureOfExperts
 from etude.models.heap import give_back_large_arrays
 from etude.trainer.mesh.experts import ExpertParallel
 from etude.trainer.mesh.gathering import Part, parts_of
-from etude.trainer.mesh.layout import Layout, Rows
+from etude.trainer.mesh.layout import Layout
+from etude.trainer.mesh.sizes import Rows
 
 Form = Literal["fp32", "bf16"]
 """What is gathered, and computed with."""

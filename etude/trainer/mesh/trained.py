@@ -27,9 +27,9 @@ from etude.models.peft import save_adapter
 from etude.trainer.config import OptimizerConfig, TrainerConfig
 from etude.trainer.mesh.checkpoints import read_shards, write_shards
 from etude.trainer.mesh.gathering import Part, gather, parts_of
-from etude.trainer.mesh.layout import Rows
 from etude.trainer.mesh.muon import ShardedOrthogonaliser
 from etude.trainer.mesh.sharding import Sharded, here, of_experts
+from etude.trainer.mesh.sizes import Rows
 from etude.trainer.optimizers import OptimizerSet, build_optimizer
 from etude.trainer.trained import Trained
 from etude.weights.manifest import Bits, hash_of
