@@ -1,13 +1,21 @@
-"""What the trainer's kernels agree on, wait for and cost: a step with each on a CPU, as a device would take it.
+"""What the trainer's kernels and meshes agree on, wait for and cost: steps on a CPU, as devices would take them.
 
-    python benchmarks/scale.py [--tokens 4096] [--steps 3]
+    python benchmarks/scale.py [--tokens 4096] [--steps 3] [--ranks 4]
 
 Models of three shapes (grouped attention with experts, latent attention with experts, dense) are trained on the same
-batch with `exact` and with `torch` kernels. The last line is one JSON object:
+batch with `exact` and with `torch` kernels, and by meshes of gloo ranks. The last line is one JSON object:
 
-    dispatch_syncs   how often a step with `torch` kernels looked at a value before it had asked for all: 0 is the aim
-    max_rel_error    the largest relative error of a parameter's gradient with `torch` kernels, against `exact` ones
-    tok_per_cpu_s    trained tokens a second of this process's CPU time, by kernels, for the first shape
+    dispatch_syncs    how often a step looked at a value before it had asked for all, by kernels and meshes: 0 is the
+                      aim, and of expert parallelism one a layer and piece, as an exchange must know its sizes
+    max_rel_error     the largest relative error of a parameter's gradient, of meshes against one process with the same
+                      (`torch`) kernels, and of `torch` kernels against `exact` ones
+    rss_share_4       what a rank of four (fsdp 2, ep 2) holds of a model of 200 million parameters, with masters,
+                      gradients and AdamW's moments, as a share of what one process holds (rss_peak_share_4: at the
+                      most, on the way)
+    publish_extra_mb  what such a rank takes to publish a version, beside the arrays that it publishes; its largest
+                      tensor has 20 MB in bf16
+    tok_per_cpu_s     trained tokens a second of CPU time, for the first shape: by kernels in one process, and of two
+                      ranks beside transformers' own model under plain FSDP2
 """
 
 from __future__ import annotations
@@ -15,12 +23,15 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from mesh_world import World
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -95,39 +106,50 @@ class _Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def batch_for(config: ModelConfig, tokens: int, seed: int = 0) -> Batch:
-    """Two groups of rollouts of mixed lengths with routes, half of their tokens sampled."""
+def batch_for(config: ModelConfig, tokens: int, seed: int = 0, version: int = 0, age: int = 0) -> Batch:
+    """Two groups of rollouts of mixed lengths with routes, half of their tokens sampled, for the trainer's `version`;
+    every other rollout is so many versions old."""
     rng = np.random.default_rng(seed)
     lengths: list[int] = []
     while sum(lengths) < tokens:
         lengths.append(int(rng.integers(2, min(512, config.max_context))))
-    members = [_rollout(config, number, length, rng) for number, length in enumerate(lengths)]
+    of = [version - age * (number % 2) for number in range(len(lengths))]
+    members = [_rollout(config, number, length, of[number], rng) for number, length in enumerate(lengths)]
     task, half = Task("t", "do", {}, Verifier({})), len(members) // 2
     groups = [Group(str(at), task, tuple(each)) for at, each in enumerate((members[:half], members[half:])) if each]
-    return build_batch(groups, [group_advantages(group, AdvantageConfig()) for group in groups], Version(0))
+    return build_batch(groups, [group_advantages(group, AdvantageConfig()) for group in groups], Version(version))
 
 
-def _rollout(config: ModelConfig, number: int, length: int, rng: np.random.Generator) -> Trajectory:
+def _rollout(config: ModelConfig, number: int, length: int, version: int, rng: np.random.Generator) -> Trajectory:
     odds = rng.random((length - 1, len(config.moe_layers), config.experts))
     sampled = np.arange(length) >= length // 2
     segment = Segment(
         rng.integers(0, config.vocab_size, length).astype(np.int32), sampled,
-        np.where(sampled, -np.log(config.vocab_size), 0).astype(np.float32), np.zeros(length, np.int32),
+        np.where(sampled, -np.log(config.vocab_size), 0).astype(np.float32), np.full(length, version, np.int32),
         odds.argsort(-1)[..., : config.experts_per_token].astype(np.uint8),
     )  # fmt: skip
     return Trajectory(str(number), "t", "g", (segment,), (), Scored(float(rng.random()), {}))
 
 
-def trainer_for(base: Decoder, kernels: Name, **changes: Any) -> Trainer:
-    """A trainer of a copy of a decoder, on the CPU."""
+def batch_of_rows(config: ModelConfig, rows: int, length: int) -> Batch:
+    """Rollouts of one length, half of their tokens sampled."""
+    rng = np.random.default_rng(0)
+    members = tuple(_rollout(config, number, length, 0, rng) for number in range(rows))
+    group = Group("0", Task("t", "do", {}, Verifier({})), members)
+    return build_batch([group], [group_advantages(group, AdvantageConfig())], Version(0))
+
+
+def trainer_for(base: Decoder, kernels: Name, copied: bool = True, **changes: Any) -> Trainer:
+    """A trainer of a decoder, or of a copy, on the CPU."""
     settings = {"optimizer": OptimizerConfig(lr=0.01), "parity_tokens": 0, "piece_tokens": 2048} | changes
-    return Trainer(copy.deepcopy(base).place(choose(kernels, "cpu")), TrainerConfig(**settings))
+    decoder = copy.deepcopy(base) if copied else base
+    return Trainer(decoder.place(choose(kernels, "cpu")), TrainerConfig(**settings))
 
 
-def gradients(trainer: Trainer, batch: Batch) -> dict[str, Tensor]:
+def gradients(trainer: Trainer, batch: Batch, pieces: Sequence[Batch] = ()) -> dict[str, Tensor]:
     """Of a whole batch, by name; and the loss."""
     shares = torch.from_numpy(shares_of(batch, trainer.config.loss))
-    loss = sum(result.sums["loss"] for result in trainer.forward_backward([batch], shares))
+    loss = sum(result.sums["loss"] for result in trainer.forward_backward(list(pieces) or [batch], shares))
     leaves = trainer.trained.leaves.items()
     found = {name: leaf.grad.clone() for name, leaf in leaves if leaf.grad is not None}
     for _, leaf in leaves:
@@ -169,27 +191,93 @@ def speed(trainer: Trainer, batch: Batch, steps: int) -> float:
     return steps * len(batch.token_ids) / (time.process_time() - started)
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("--tokens", type=int, default=4096)
-    options.add_argument("--steps", type=int, default=3)
-    given = options.parse_args()
-    torch.set_num_threads(1)
+ROW, ROWS = 256, 8
+"""Tokens of a row, and rows, of the race with plain torch."""
+MESHES: tuple[dict[str, int], ...] = (
+    {"fsdp": 2}, {"ep": 2}, {"cp": 2}, {"fsdp": 2, "ep": 2}, {"cp": 2, "ep": 2}, {"replicate": 2, "fsdp": 2}
+)  # fmt: skip
+
+
+def by_kernels(tokens: int, steps: int) -> tuple[float, int, dict[str, float]]:
+    """The largest error, looks at values, and tokens a CPU second of the first shape."""
     waited, errors, rates = 0, [], {}
     for name, config in SHAPES.items():
-        base, batch = base_for(config), batch_for(config, given.tokens)
+        base, batch = base_for(config), batch_for(config, tokens)
         exact, plain = trainer_for(base, "exact"), trainer_for(base, "torch")
         errors.append(largest_error(gradients(plain, batch), gradients(exact, batch)))
         seen = syncs(plain, batch)
         waited += seen.total()
         print(f"{name}: largest relative error of a gradient {errors[-1]:.1e}; looks at values: {dict(seen) or 'none'}")
         if name == "experts":
-            rates = {
-                kernels: round(speed(trainer_for(base, kernels), batch, given.steps), 1)
-                for kernels in ("exact", "torch")
-            }
+            for kernels in ("exact", "torch"):
+                rates[kernels] = round(speed(trainer_for(base, kernels), batch, steps), 1)
             print(f"{name}: tokens a CPU second {rates}")
-    print(json.dumps({"dispatch_syncs": waited, "max_rel_error": max(errors), "tok_per_cpu_s": rates}))
+    return max(errors), waited, rates
+
+
+def by_meshes(ranks: World, size: int, tokens: int) -> tuple[float, dict[str, int]]:
+    """The largest error, and a step's looks at values of one rank by mesh, of the shape that has most."""
+    errors, looks = [], {}
+    for axes in MESHES:
+        world = math.prod(axes.values())
+        for name, config in SHAPES.items():
+            if world > size or ("ep" in axes and not config.moe_layers):
+                continue
+            told = ranks.run(world, "errors_and_syncs", name, axes, tokens)
+            errors.append(told[0][0])
+            called = " ".join(f"{axis} {count}" for axis, count in axes.items())
+            looks[called] = max(looks.get(called, 0), *(each for _, each in told))
+            print(f"{called}, {name}: largest relative error {errors[-1]:.1e}; looks at values: {told[0][1]}")
+    return max(errors), looks
+
+
+def race(ranks: World, steps: int) -> dict[str, float]:
+    """Tokens a CPU second of two ranks, ours and plain torch's, each twice and by turns."""
+    spent = {"cpu_of_mesh": 0.0, "cpu_of_plain": 0.0}
+    for _ in range(2):
+        for case in spent:
+            spent[case] += sum(ranks.run(2, case, steps))
+    tokens = 2 * steps * ROW * ROWS
+    rates = {case.removeprefix("cpu_of_"): round(tokens / seconds, 1) for case, seconds in spent.items()}
+    print(f"tokens a CPU second of two ranks: {rates}")
+    return rates
+
+
+def held(ranks: World) -> dict[str, float]:
+    """What a rank of four holds of what one process does, and at the most; and takes to publish."""
+    four = ranks.run(4, "held_mb", 4)
+    (one,) = ranks.run(1, "held_mb", 1)
+    share, most, extra = (max(each[at] for each in four) for at in range(3))
+    print("MB held, at the most, and beside what is published: " + "; ".join(
+        f"{name} " + ", ".join(f"{each:,.0f}" for each in figures)
+        for name, figures in (("one process", one), ("a rank of four", (share, most, extra)))
+    ))  # fmt: skip
+    return {
+        "rss_share_4": round(share / one[0], 3), "rss_peak_share_4": round(most / one[1], 3),
+        "publish_extra_mb": round(extra, 1),
+    }  # fmt: skip
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--tokens", type=int, default=4096)
+    options.add_argument("--steps", type=int, default=3)
+    options.add_argument("--ranks", type=int, default=4, help="processes; 4 are as many as it makes use of")
+    given = options.parse_args()
+    torch.set_num_threads(1)
+    error, waited, rates = by_kernels(given.tokens, given.steps)
+    looks: dict[str, Any] = {"torch": waited}
+    errors: dict[str, Any] = {"torch": error}
+    found: dict[str, Any] = {}
+    if given.ranks > 1:
+        ranks = World(given.ranks, "mesh_parts")
+        errors["mesh"], more = by_meshes(ranks, given.ranks, min(given.tokens, 1024))
+        looks |= more
+        rates |= {f"two ranks, {name}": rate for name, rate in race(ranks, given.steps).items()}
+        if given.ranks >= 4:
+            found = held(ranks)
+        ranks.close()
+    print(json.dumps({"dispatch_syncs": looks, "max_rel_error": errors, "tok_per_cpu_s": rates} | found))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,6 @@ TRIED = {
     "rewards/mining/generate.py": "a run's reports and summaries",
     "rewards/mining/journal.py": "mined tasks' journal",
     "rewards/mining/mine.py": "a run's reports and summaries",
-    "rollouts/actors/trainer.py": "a model",
     "rollouts/control.py": "a model",
     "rollouts/ledger.py": "a run's ledger",
     "rollouts/lines.py": "a run's metrics",
@@ -94,6 +93,7 @@ TRIED = {
     "trainer/on_policy.py": "a mid-training and its log",
     "trainer/rejection.py": "a run's reports and summaries",
     "trainer/taught.py": "a session's log",
+    "trainer/trained.py": "a model",
     "weights/cache.py": "a relay's cache",
     "weights/signing.py": "signing keys",
     "weights/opening.py": "the weight store",
@@ -154,6 +154,7 @@ NOT_TRIED = {
     "tasks/mined/clone.py": "a copy of a repository elsewhere, moved to its place when it is whole",
     "tasks/scrub.py": SCRATCH,
     "tasks/swe.py": SCRATCH,
+    "trainer/mesh/trained.py": "a model, as one rank writes it: trainer/trained.py; shards: tests/trainer/test_mesh.py",
 }
 """Why a module has no row."""
 

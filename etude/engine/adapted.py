@@ -24,7 +24,12 @@ ROOT = "adapted.root"
 
 def merged_root(matrices: Iterable[tuple[str, Array]]) -> Array:
     """The root (`weights.manifest`) of adapted matrices, given in the order of their names, as it travels."""
-    root = root_of_hashes((name, "bf16", bits.shape, hash_of(bits)) for name, bits in matrices)
+    return root_array((name, bits.shape, hash_of(bits)) for name, bits in matrices)
+
+
+def root_array(hashed: Iterable[tuple[str, tuple[int, ...], str]]) -> Array:
+    """The same from their names, shapes and the hashes of their bits."""
+    root = root_of_hashes((name, "bf16", shape, bits_hash) for name, shape, bits_hash in hashed)
     return np.frombuffer(bytes.fromhex(root), "<u4").astype(np.uint32)
 
 

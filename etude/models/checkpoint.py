@@ -49,14 +49,16 @@ def save_checkpoint(
     dtype: torch.dtype = torch.bfloat16,
     shard_bytes: int = SHARD_BYTES,
     like: Path | None = None,
+    tensor_of: Callable[[str], Tensor] | None = None,
 ) -> None:
     """Write config.json, the weights and, if given, tokenizer.json. More than `shard_bytes` become several files.
     `like` is the checkpoint that this one was trained from: its chat template and what ends a message come along.
+    `tensor_of` gives tensors by their published names, in their order, where the decoder does not hold them itself.
 
     What is there already stays until the new files are whole; CheckpointError where there is no room for both."""
     with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=_made(directory.parent)) as partial:
         try:
-            _write(decoder, Path(partial), tokenizer, dtype, shard_bytes)
+            _write(decoder, Path(partial), tokenizer, dtype, shard_bytes, tensor_of)
             if like is not None:
                 copy_companions(like, Path(partial))
         except (OSError, SafetensorError) as error:
@@ -75,12 +77,19 @@ def _made(directory: Path) -> Path:
 
 
 def _write(
-    decoder: Decoder, directory: Path, tokenizer: Tokenizer | None, dtype: torch.dtype, shard_bytes: int
+    decoder: Decoder,
+    directory: Path,
+    tokenizer: Tokenizer | None,
+    dtype: torch.dtype,
+    shard_bytes: int,
+    tensor_of: Callable[[str], Tensor] | None,
 ) -> None:
     write_config(directory, decoder.config, dtype)
-    tensors = published_tensors(decoder)
-    tensors |= {copy: tensors[name] for copy, name in shared_tensors(decoder).items()}
-    write_weights(directory, shapes_of(decoder.config), tensors.__getitem__, dtype, shard_bytes)
+    if tensor_of is None:
+        tensors = published_tensors(decoder)
+        tensors |= {copy: tensors[name] for copy, name in shared_tensors(decoder).items()}
+        tensor_of = tensors.__getitem__
+    write_weights(directory, shapes_of(decoder.config), tensor_of, dtype, shard_bytes)
     if tokenizer is not None:
         save_tokenizer(tokenizer, directory)
 

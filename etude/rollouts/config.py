@@ -189,7 +189,7 @@ class RunConfig(Config):
         found = {}
         if self.store is None or is_local(self.store):
             found["weight_store.options"] = "with a store on this machine"
-        if self.trainer.ranks > 1:
+        if self.trainer.ranks != 1:
             found["publisher.merge"] = "with several ranks, which always store merged deltas"
         if self.groups.overlong == "drop":
             of_cut = ("rewards.unfinished_penalty", "trainer.advantages.overlong")
@@ -205,6 +205,15 @@ class RunConfig(Config):
     def _examined(self) -> RunConfig:
         if not (self.evaluation.per_rung or self.rollouts.tasks):
             raise ValueError("evaluation.per_rung: 0 leaves nothing to measure; it is for runs with rollouts.tasks")
+        return self
+
+    @model_validator(mode="after")
+    def _as_they_are(self) -> RunConfig:
+        if self.trainer.mesh is not None and self.model.expert_format != "plain":
+            raise ValueError(
+                f'model.expert_format = "{self.model.expert_format}": the ranks of a mesh (trainer.ranks is a table) '
+                'multiply experts as they are; set it to "plain", or give trainer.ranks a number'
+            )
         return self
 
     @model_validator(mode="after")

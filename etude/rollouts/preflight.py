@@ -28,6 +28,7 @@ from etude.tasks.families import family
 from etude.tasks.harbor import read_tasks
 from etude.tasks.mined.shown import install_missing
 from etude.tasks.planted import is_planted, script_of
+from etude.trainer.mesh.sizes import Sizes
 
 if TYPE_CHECKING:
     from etude.models.config import ModelConfig
@@ -51,6 +52,8 @@ async def preflight(config: RunConfig, directory: Path) -> None:
         raise ConfigError(
             "trainer.router_replay: the engine gives no routes to replay; set engine.routes, or router_replay = false"
         )
+    if config.trainer.mesh is not None:
+        Sizes.of(config.trainer.mesh).require(shape)
     _room(directory)
     tasks = read_tasks(config.rollouts.tasks) if config.rollouts.tasks else []
     _room_for_a_turn(config, shape, chat, tasks)

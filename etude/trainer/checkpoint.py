@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import io
+import secrets
+import shutil
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -22,6 +24,7 @@ from etude.host.lock import wait_for
 _MAGIC = b"ETUDECK1"
 _DIGEST = 32
 _PART_BYTES = 1 << 22
+_SHARDS = ".shards-"
 LAST_WORDS_S = 60.0
 """How long the trainer of a run that was just killed may take to finish what it writes."""
 
@@ -42,9 +45,14 @@ def claim(directory: Path, patience_s: float = LAST_WORDS_S) -> IO[str]:
     )
 
 
-def save(directory: Path, number: int, state: dict[str, Any], keep: int = 2) -> Path:
-    """Write `step-NUMBER.ckpt`, then remove all but the newest `keep`. A full disk leaves the older ones untouched. No
-    more of the state is held twice than one tensor."""
+def shards_path(directory: Path, number: int) -> Path:
+    """A directory for what several ranks write of that checkpoint, of a name that was never used."""
+    return directory / f"step-{number:08d}{_SHARDS}{secrets.token_hex(4)}"
+
+
+def save(directory: Path, number: int, state: dict[str, Any], keep: int = 2, shards: Path | None = None) -> Path:
+    """Write `step-NUMBER.ckpt`, then remove all but the newest `keep`, and shards that none of them names: `shards` are
+    this one's. A full disk leaves the older ones untouched. No more of the state is held twice than one tensor."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"step-{number:08d}.ckpt"
     written = _Hashed()
@@ -60,6 +68,11 @@ def save(directory: Path, number: int, state: dict[str, Any], keep: int = 2) -> 
         raise
     for old in checkpoints(directory)[:-keep]:
         old.unlink()
+    numbers = {each.stem for each in checkpoints(directory)}
+    for other in directory.glob(f"step-*{_SHARDS}*"):
+        begins = other.name.partition(_SHARDS)[0]
+        if other != shards and (begins == path.stem or begins not in numbers):
+            shutil.rmtree(other, ignore_errors=True)
     return path
 
 

@@ -9,11 +9,12 @@ Knows nothing of models, losses or optimizers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 WINDOW = 16
 """Steps whose norms a new one is compared with: few enough to follow a run, and half of them can be spikes."""
@@ -45,13 +46,15 @@ class GradientClip:
         """The newest last; NaN where none is known yet."""
 
     @torch.no_grad()
-    def cut(self, parameters: Iterable[nn.Parameter]) -> Clipped:
-        """Scale all gradients, in place, where their common norm is too long. The norm is remembered as it was before,
-        so that a lasting change of scale is soon the usual one; a norm of 0 or one that is not finite is neither cut
-        nor remembered.
+    def cut(
+        self, parameters: Iterable[nn.Parameter], norm_of: Callable[[list[Tensor]], Tensor] = get_total_norm
+    ) -> Clipped:
+        """Scale all gradients, in place, where their common norm is too long; others may have to be asked for it. The
+        norm is remembered as it was before, so that a lasting change of scale is soon the usual one; a norm of 0 or one
+        that is not finite is neither cut nor remembered.
         """
         gradients = [each.grad for each in parameters if each.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients).double()
+        norm = norm_of(gradients).double()
         usual_W = self._norms_W = self._norms_W.to(norm.device)
         limit = self.multiple * _median(usual_W)
         known = norm.isfinite() & (norm > 0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from etude.config import Config
 from etude.errors import ConfigError
@@ -27,6 +27,8 @@ class OptimizerConfig(Config):
     """AdamW's learning rate for embeddings, norms and routers beside Muon."""
     momentum: float = 0.95
     """Muon's."""
+    format: Literal["fp32", "bf16"] = "fp32"
+    """What momentum and moments are kept in between steps."""
     eps: float = Field(1e-8, gt=0)
     """AdamW's, of all that it trains, beside Muon too: a parameter whose gradients are mostly smaller moves less."""
     betas: ClassVar[tuple[float, float]] = (0.9, 0.98)
@@ -247,6 +249,14 @@ class CreditConfig(Config):
 
 
 AdaptedKind = Literal["attention", "dense", "experts"]
+MeshAxis = Literal["replicate", "fsdp", "ep", "cp"]
+MESH_AXES: tuple[MeshAxis, ...] = get_args(MeshAxis)
+_Axes = Annotated[Mapping[MeshAxis, Annotated[int, Field(ge=1)]], Field(min_length=1), Tag("Mapping")]
+RanksChoice = Annotated[
+    Annotated[int, Field(ge=1), Tag("int")] | _Axes,
+    Discriminator(lambda given: "Mapping" if isinstance(given, Mapping) else "int"),
+]
+"""Ranks that hold all weights each, or the axes of a mesh; an error is said of the one that was meant."""
 _FROZEN = r"^(embeddings|head|norms|routers|attention|dense|experts|(-?\d+)?:(-?\d+)?)$"
 
 
@@ -288,12 +298,26 @@ class TrainerConfig(Config):
     says whether trainer and sampler agree; 0: none."""
     threads: int = 1
     """Of the arithmetic, in each rank."""
-    ranks: int = Field(1, ge=1)
-    """Processes that share a step's pieces and the publishing of its version. The weights' bits do not depend on it; a
-    batch of fewer pieces (`piece_tokens`) than ranks leaves some of them idle."""
+    ranks: RanksChoice = 1
+    """Processes that share a step's pieces and the publishing of its version. A number: each holds all weights, whose
+    bits do not depend on it. A table, as `{fsdp = 2, ep = 2}`: a mesh of as many as its product, each of which holds
+    its share of the weights (docs/ranks.md). A batch of fewer pieces (`piece_tokens`) than ranks leaves some idle."""
+    format: Literal["fp32", "bf16"] = "fp32"
+    """What the ranks of a mesh gather weights in and compute with; masters and sums of gradients are fp32."""
+
+    @property
+    def mesh(self) -> Mapping[MeshAxis, int] | None:
+        """How long the axes of the ranks' mesh are; None where each rank holds all."""
+        return None if isinstance(self.ranks, int) else self.ranks
+
+    @property
+    def processes(self) -> int:
+        return self.ranks if isinstance(self.ranks, int) else math.prod(self.ranks.values())
 
     def idle(self) -> dict[str, str]:
         found = {"replay_margin": "with router_replay = false"} if self.router_replay is False else {}
+        if self.mesh is None:
+            found["format"] = "where each rank holds all weights (ranks is a number)"
         if self.lora is not None and self.optimizer.name == "muon":
             beside = ("optimizer.scalar_lr", "optimizer.eps")
             found |= dict.fromkeys(beside, "with lora, whose matrices are all Muon's")

@@ -63,8 +63,12 @@ def divergences(
     return by_rows(student, divergence, taught_TD, learning_TD, whole_on_host=True)[0]
 
 
-def distil_hints(policy: Decoder, hints: Sequence[HintExample], temperature: float, weight: float) -> dict[str, Figure]:
-    """Add the hints' gradients to the policy's; returns what was taught, nothing for no hints."""
+def distil_hints(
+    policy: Decoder, hints: Sequence[HintExample], temperature: float, weight: float, share: float = 1.0
+) -> dict[str, Figure]:
+    """Add the hints' gradients to the policy's; returns what was taught, nothing for no hints. `share` is what is to be
+    added of them here, where several ranks add the same.
+    """
     if not hints:
         return {}
     lengths = [hint.length for hint in hints]
@@ -72,7 +76,7 @@ def distil_hints(policy: Decoder, hints: Sequence[HintExample], temperature: flo
     kl_T = divergences(
         policy, policy, (learning, _last(learning, lengths)), (taught, _last(taught, lengths)), temperature, False
     )
-    loss = weight * kl_T.mean()
+    loss = share * weight * kl_T.mean()
     loss.backward()
     return {"hints": float(len(hints)), "hint_tokens": float(sum(lengths)), "hint_kl": kl_T.detach().mean()}
 

@@ -1,10 +1,10 @@
-"""A trainer of several ranks on one machine: each a process, all with the same weights, each with a share of the work.
+"""A trainer of several ranks on one machine: each a process with a share of the work, and of the weights in a mesh.
 
-Owns the processes, the way they share a step, and what each publishes. A batch's pieces are worked through in rounds, a
-piece a rank; every piece's gradients go to all ranks and are added in the order of the pieces, as one rank would add
-them, so that the weights' bits do not depend on how many ranks there are. That costs a broadcast of the gradients a
-piece, where an all-reduce would take one a round and leave other bits. Lessons,
-which are few, each rank learns by itself. All ranks then take the same optimizer step.
+Owns the processes, what each publishes, and how ranks share a step that hold all weights each (those of a mesh:
+`mesh.together`): a batch's pieces are worked through in rounds, a piece a rank; every piece's gradients go to all ranks
+and are added in the order of the pieces, as one rank would add them, so that the weights' bits do not depend on how
+many ranks there are. That costs a broadcast of the gradients a piece, where an all-reduce would take one a round and
+leave other bits. Lessons, which are few, each rank learns by itself. All ranks then take the same optimizer step.
 
 Of every version a rank copies, encodes and uploads its own tensors in the background (`weights.shards`). Rank 0 is the
 process that `open_ranks` is called in: it alone answers the controller, saves checkpoints, and goes back in the store.
@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -42,6 +42,7 @@ from etude.models.expert_format import set_expert_format
 from etude.records import BASE_VERSION, Batch, Version
 from etude.trainer.config import TrainerConfig
 from etude.trainer.feedback import HintExample
+from etude.trainer.pieces import WHOLE
 from etude.trainer.step import Trainer
 from etude.trainer.trained import Trained
 from etude.weights.background import BackgroundPublisher, HandOver, Publication, Snapshot
@@ -50,6 +51,11 @@ from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher, PublisherConfig, PublishResult
 from etude.weights.shards import Shard
 from etude.weights.store import StoreConfig
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from etude.trainer.mesh.together import Mesh
 
 T = TypeVar("T")
 _START_S = 300.0
@@ -71,41 +77,64 @@ class Setup:
     attempt: str = ""
     rendezvous: str = ""
 
-    def join(self) -> Ranks:
+    def join(self) -> None:
         """Meet the other ranks. They are processes of this machine, and talk over its loopback."""
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         dist.init_process_group(
             "gloo",
             init_method=f"file://{self.rendezvous}",
             rank=self.rank,
-            world_size=self.trainer.ranks,
+            world_size=self.trainer.processes,
             timeout=timedelta(seconds=scaled(_START_S)),
         )
-        return Ranks(self.rank, self.trainer.ranks)
+
+    def enter(self, decoder: Decoder | None) -> tuple[Decoder, Ranks | Mesh]:
+        """Meet the others, with a decoder that is whole where there is one; returns that which this rank trains, and
+        how ranks share a step. Raises ConfigError for a mesh that does not fit the model.
+        """
+        if self.trainer.mesh is not None:
+            from etude.trainer.mesh.opening import open_mesh
+
+            self.join()
+            mesh = open_mesh(self.trainer, self.model)
+            return mesh.sharded.policy, mesh
+        if decoder is None:
+            decoder, _ = load_checkpoint(self.model)
+            set_expert_format(decoder, self.expert_format)
+        self.join()
+        return decoder, Ranks(self.rank, self.trainer.processes)
 
     def publishing(self, trained: Trained) -> tuple[frozenset[str], BackgroundPublisher]:
         """The names of the tensors that this rank publishes, and what does it."""
-        names = tensors_of_rank(trained.export(), self.rank, self.trainer.ranks)
-        shard = Shard(self.rank, self.trainer.ranks, self.attempt, names)
+        owned = tensors_of_ranks(trained.sizes(), self.trainer.processes)
+        trained.owns(owned)
+        shard = Shard(self.rank, len(owned), self.attempt, owned[self.rank])
         store = open_store(self.store, self.weight_store)
-        return names, BackgroundPublisher(Publisher(store, self.publisher, shard=shard))
+        return owned[self.rank], BackgroundPublisher(Publisher(store, self.publisher, shard=shard))
 
 
-def tensors_of_rank(bits: Bits, rank: int, ranks: int) -> frozenset[str]:
-    """The tensors that a rank publishes: the largest first, each to the rank that has the fewest bytes so far."""
-    shares, sizes = [set() for _ in range(ranks)], [0] * ranks
-    for name in sorted(bits, key=lambda name: (-bits[name].nbytes, name)):
-        least = sizes.index(min(sizes))
+def tensors_of_ranks(sizes: Mapping[str, int], ranks: int) -> list[frozenset[str]]:
+    """The tensors that each rank publishes: the largest first, each to the rank that has the fewest bytes so far."""
+    shares: list[set[str]] = [set() for _ in range(ranks)]
+    taken = [0] * ranks
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        least = taken.index(min(taken))
         shares[least].add(name)
-        sizes[least] += bits[name].nbytes
-    return frozenset(shares[rank])
+        taken[least] += sizes[name]
+    return [frozenset(each) for each in shares]
 
 
 class Ranks:
-    """The ranks as one of them sees them, within a step. All make the same calls."""
+    """The ranks as one of them sees them, within a step. All make the same calls, and each has all weights."""
+
+    context = WHOLE
+    lesson_share = 1.0
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
+
+    def trained(self, decoder: Decoder, config: TrainerConfig) -> Trained:
+        return Trained(decoder, config)
 
     def run_pieces(self, pieces: Sequence[Batch], work: Callable[[Batch], T], parameters: Sequence[Tensor]) -> list[T]:
         """What `work` gives for every piece, whose gradients it leaves in `parameters`: there, their sum."""
@@ -143,13 +172,18 @@ class _Follower:
     """A rank but the first: does what it is told."""
 
     def __init__(self, setup: Setup) -> None:
-        decoder, _ = load_checkpoint(setup.model)
-        set_expert_format(decoder, setup.expert_format)
-        self.trainer = Trainer(decoder, setup.trainer, setup.temperature, setup.join())
+        decoder, ranks = setup.enter(None)
+        self.trainer = Trainer(decoder, setup.trainer, setup.temperature, ranks)
         self.names, self.publishing = setup.publishing(self.trainer.trained)
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        self.trainer.load_state_dict(state)
+    def load(self, state: Mapping[str, Any], directory: Path | None) -> None:
+        self.trainer.load_state_dict(state, directory)
+
+    def save(self, shards: Path) -> None:
+        self.trainer.state_dict(shards)
+
+    def save_model(self, directory: Path, like: Path) -> None:
+        self.trainer.save_model(directory, None, like)
 
     def resume(self) -> None:
         self.publishing.resume(self.trainer.version)
@@ -189,7 +223,7 @@ class _Followers:
         self.setup = replace(setup, attempt=secrets.token_hex(16), rendezvous=rendezvous)
         self.processes: list[subprocess.Popen[bytes]] = []
         self._lines: list[Connection] = []
-        for rank in range(1, setup.trainer.ranks):
+        for rank in range(1, setup.trainer.processes):
             ours, theirs = socket.socketpair()
             with theirs:
                 command = [sys.executable, "-m", "etude.trainer.ranks", str(theirs.fileno())]
@@ -248,9 +282,10 @@ class _Followers:
 class RankedTrainer(Trainer):
     """Rank 0 of several; use it like a trainer of one rank."""
 
-    def __init__(self, decoder: Decoder, followers: _Followers) -> None:
+    def __init__(self, decoder: Decoder | None, followers: _Followers) -> None:
         setup = followers.setup
-        super().__init__(decoder, setup.trainer, setup.temperature, setup.join())
+        mine, ranks = setup.enter(decoder)
+        super().__init__(mine, setup.trainer, setup.temperature, ranks)
         self.followers = followers
         self.names: frozenset[str] = frozenset()
         """The tensors that this rank publishes."""
@@ -266,10 +301,25 @@ class RankedTrainer(Trainer):
             raise EtudeError(f"rank 0 made version {self.version}, the others {versions}: they are out of step")
         return metrics
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.followers.send("load", state)
-        super().load_state_dict(state)
+    def load_state_dict(self, state: Mapping[str, Any], directory: Path | None = None) -> None:
+        self.followers.send("load", state, directory)
+        super().load_state_dict(state, directory)
         self.followers.receive("to load the checkpoint", scaled(_START_S))
+
+    def state_dict(self, shards: Path | None = None) -> dict[str, Any]:
+        if self.config.mesh is None:
+            return super().state_dict()
+        self.followers.send("save", shards)
+        found = super().state_dict(shards)
+        self.followers.receive("to write its part of the checkpoint", scaled(_START_S))
+        return found
+
+    def save_model(self, directory: Path, tokenizer: Tokenizer | None, like: Path) -> None:
+        if self.config.mesh is not None:
+            self.followers.send("save_model", directory, like)
+        super().save_model(directory, tokenizer, like)
+        if self.config.mesh is not None:
+            self.followers.receive("to hand its part of the model over", scaled(_START_S))
 
     def export(self, into: Bits | None = None) -> Bits:
         """A copy of this rank's tensors."""
@@ -316,11 +366,13 @@ class RankedPublishing:
         dist.destroy_process_group()
 
 
-def open_ranks(decoder: Decoder, setup: Setup) -> tuple[Trainer, BackgroundPublisher | RankedPublishing]:
+def open_ranks(decoder: Decoder | None, setup: Setup) -> tuple[Trainer, BackgroundPublisher | RankedPublishing]:
     """A trainer with as many ranks as its config says, and what publishes its versions. `decoder` is rank 0's, loaded
-    from the setup's model and set to its format. Raises EtudeError if a rank does not start.
+    from the setup's model and set to its format; None for a mesh, each rank of which reads what it is to hold. Raises
+    EtudeError if a rank does not start.
     """
     if setup.trainer.ranks == 1:
+        assert decoder is not None
         publisher = Publisher(open_store(setup.store, setup.weight_store), setup.publisher)
         return Trainer(decoder, setup.trainer, setup.temperature), BackgroundPublisher(publisher)
     followers = _Followers(setup)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from etude.errors import EtudeError
 from etude.models.config import ModelConfig
-from etude.models.decoder import Routing
 from etude.records import Batch
 from etude.trainer.losses import Figure
 
@@ -46,12 +45,12 @@ def replayed_routes(piece: Batch, device: torch.device) -> Tensor:
     return torch.where(torch.from_numpy(piece.routed_mask).to(device)[:, None, None], routes_NLK, -1)
 
 
-def replay_counts(replay_NLK: Tensor, routing: Routing) -> dict[str, Figure]:
+def replay_counts(replay_NLK: Tensor, experts_NLK: Tensor) -> dict[str, Figure]:
     """Routes and experts that were given, those that the router would have chosen itself among them; and how many of
     these experts the decoder did not use.
     """
     given_NL = (replay_NLK >= 0).all(-1)
-    used_NLK = (replay_NLK[..., :, None] == routing.experts_NLK[..., None, :]).any(-1)
+    used_NLK = (replay_NLK[..., :, None] == experts_NLK[..., None, :]).any(-1)
     return {
         "routes": float(given_NL.numel()),
         "routes_given": given_NL.sum(),

@@ -11,13 +11,13 @@ of tokens. Never trains; the policy is an older one only while `restored` lasts.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from etude.models.decoder import Decoder
 from etude.records import Batch, Version
@@ -45,25 +45,25 @@ class _Differences(NamedTuple):
         return flat.view_as(new)
 
 
-def _moving(policy: Decoder) -> list[nn.Parameter]:
-    """What differs between its versions: all that is not frozen."""
-    return [parameter for parameter in policy.parameters() if parameter.requires_grad]
-
-
 class SamplerParityCheck:
     """`tokens` bounds what is recomputed a step, context included; `versions` how many are kept."""
 
-    def __init__(self, tokens: int, versions: int) -> None:
-        self.tokens, self.versions = tokens, versions
+    def __init__(self, tokens: int, versions: int, here: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> None:
+        """`here` is what of a tensor this process has: what is kept, and written back."""
+        self.tokens, self.versions, self._here = tokens, versions, here
         self._newest: tuple[Version, list[Tensor]] | None = None
         self._older: OrderedDict[Version, list[Tensor | _Differences]] = OrderedDict()
         """Each by its differences from the one behind it, the last from the newest."""
+
+    def _moving(self, policy: Decoder) -> list[Tensor]:
+        """What differs between its versions: all that is not frozen."""
+        return [self._here(parameter.detach()) for parameter in policy.parameters() if parameter.requires_grad]
 
     def remember(self, version: Version, policy: Decoder) -> None:
         """Keep a copy of a policy whose parameters are bf16 values."""
         if not self.tokens:
             return
-        whole = [parameter.detach().to(torch.bfloat16) for parameter in _moving(policy)]
+        whole = [parameter.to(torch.bfloat16) for parameter in self._moving(policy)]
         if self._newest is not None and self._newest[0] < version:
             self._older[self._newest[0]] = list(map(_Differences.between, self._newest[1], whole))
         else:
@@ -86,7 +86,7 @@ class SamplerParityCheck:
     def _write(self, version: Version, policy: Decoder) -> None:
         assert self._newest is not None
         later = [tensors for kept, tensors in reversed(self._older.items()) if kept >= version]
-        for index, (parameter, bits) in enumerate(zip(_moving(policy), self._newest[1], strict=True)):
+        for index, (parameter, bits) in enumerate(zip(self._moving(policy), self._newest[1], strict=True)):
             for tensors in later:
                 former = tensors[index]
                 bits = former if isinstance(former, Tensor) else former.undone(bits)

@@ -8,14 +8,15 @@ between the two it looks at no value, so that a device is never waited for.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from etude.errors import EtudeError
@@ -29,15 +30,15 @@ from etude.trainer.feedback import HintExample
 from etude.trainer.figures import TokenFigures, metrics_of, read, read_all, seen_tokens, used_of
 from etude.trainer.losses import BehaviourData, Figure, LossTerms, largest, reshared_tokens, shares_of, trimmed_mean
 from etude.trainer.marks import NOTHING_SEEN, SeenTokens
-from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import split
-from etude.trainer.pieces import Piece, on_policy
-from etude.trainer.replay import replay_counts, require_routes
+from etude.trainer.pieces import WHOLE, Piece, on_policy, segments_between
+from etude.trainer.replay import require_routes
 from etude.trainer.sampler_parity import SamplerParityCheck
 from etude.trainer.trained import Trained
 from etude.weights.manifest import Bits
 
 if TYPE_CHECKING:
+    from etude.trainer.mesh.together import Mesh
     from etude.trainer.ranks import Ranks
 
 PARITY_VERSIONS = 6
@@ -51,7 +52,7 @@ MAX_SKIPPED = 3
 """Steps in a row that may be skipped for a gradient that is not finite: one is bad luck, three are no luck."""
 
 
-class _PieceResult(NamedTuple):
+class PieceResult(NamedTuple):
     """What a piece's forward and backward told."""
 
     sums: dict[str, Figure]
@@ -61,11 +62,33 @@ class _PieceResult(NamedTuple):
     k3_S: Tensor
     tokens: TokenFigures
 
+    def flat(self) -> Tensor:
+        """All of it in a row, fp64, in an order that is the same for all pieces of a batch."""
+        sums = [self.sums[name] for name in sorted(self.sums)]
+        scalars = [torch.as_tensor(each, dtype=torch.float64) for each in (*sums, self.mismatch, self.drift)]
+        device = self.k3_S.device
+        columns = (self.drift_M, self.k3_S, *self.tokens)
+        return torch.cat([torch.stack([each.to(device) for each in scalars]), *(each.double() for each in columns)])
+
+    def lengths(self, piece: Batch) -> list[int]:
+        """Of the parts of another piece's `flat`."""
+        tokens = int(piece.loss_mask.sum())
+        return [len(self.sums) + 2, segments_between(piece), *[tokens] * (1 + len(self.tokens))]
+
+    def like(self, flat: Tensor, piece: Batch) -> PieceResult:
+        """That of another piece, from its `flat`, which may be longer."""
+        lengths = self.lengths(piece)
+        scalars, drift_M, k3_S, logps_S, entropies_S, mask_S = flat[: sum(lengths)].split(lengths)
+        *sums, mismatch, drift = scalars.unbind()
+        tokens = TokenFigures(logps_S.float(), entropies_S.float(), mask_S.to(torch.uint8))
+        figures = dict(zip(sorted(self.sums), sums, strict=True))
+        return PieceResult(figures, mismatch, drift, drift_M.float(), k3_S.float(), tokens)
+
 
 class _Asked(NamedTuple):
     """What a step has asked the device for, and not read yet."""
 
-    results: list[_PieceResult]
+    results: list[PieceResult]
     distilled: dict[str, Figure]
     parity_P: Tensor
     """|log-probability - the sampler's| of the tokens that the parity check has selected."""
@@ -78,26 +101,28 @@ class Trainer:
     """Holds a policy and improves it. `step` is the only thing that changes it."""
 
     def __init__(
-        self, decoder: Decoder, config: TrainerConfig, temperature: float = 1.0, ranks: Ranks | None = None
+        self, decoder: Decoder, config: TrainerConfig, temperature: float = 1.0, ranks: Ranks | Mesh | None = None
     ) -> None:
         """`temperature` is the sampler's: log-probabilities are compared at the temperature they were sampled at. With
-        `ranks`, the work on a batch's pieces is shared among them.
+        `ranks`, the work on a batch's pieces is shared among them; those of a mesh share the decoder too, which is one
+        that they have cut.
         """
         self.replays = config.replays(decoder.config)
         torch.set_num_threads(config.threads)
         self.config, self.temperature, self.ranks = config, temperature, ranks
-        self.trained = Trained(decoder, config)
-        self.policy, self.masters = self.trained.policy, self.trained.masters
+        self.trained = Trained(decoder, config) if ranks is None else ranks.trained(decoder, config)
+        self.context = WHOLE if ranks is None else ranks.context
+        self.policy = self.trained.policy
         self.loss: Callable[..., LossTerms] = find("losses", config.loss.formula)
         self.placement = decoder.placement
-        self.optimizer = build_optimizer(self.trained.trained.items(), config.optimizer, self.placement)
+        self.optimizer = self.trained.optimizer(config.optimizer)
         self.clip = GradientClip(config.gradient_clip)
-        self.parity_check = SamplerParityCheck(config.parity_tokens, PARITY_VERSIONS)
+        self.parity_check = SamplerParityCheck(config.parity_tokens, PARITY_VERSIONS, self.trained.here)
         self.version = Version(0)
         self.skipped = self.alarms = 0
         self.seen: SeenTokens = NOTHING_SEEN
         """What the last step has found of the tokens in its loss."""
-        self.reference = copy.deepcopy(decoder).requires_grad_(False) if config.loss.kl is not None else None
+        self.reference = self.trained.frozen_copy() if config.loss.kl is not None else None
         self.parity_check.remember(self.version, self.policy)
 
     def step(self, batch: Batch, progress: float = 0.0, hints: Sequence[HintExample] = ()) -> dict[str, Any]:
@@ -123,7 +148,10 @@ class Trainer:
         pieces = [piece for piece in split(batch, self.config.piece_tokens) if piece.loss_mask.any()]
         results = list(self.forward_backward(pieces, shares))
         feedback = self.config.credit.feedback
-        distilled = distil_hints(self.policy, hints, self.temperature, feedback.weight) if feedback is not None else {}
+        distilled: dict[str, Figure] = {}
+        if feedback is not None:
+            share = 1.0 if self.ranks is None else self.ranks.lesson_share
+            distilled = distil_hints(self.policy, hints, self.temperature, feedback.weight, share)
         parity_P = self._parity_differences(batch)
         divergence = trimmed_mean(torch.cat([result.k3_S for result in results]), TRIMMED)
         lr_scale = self._kl_lr_scale(divergence)
@@ -155,21 +183,21 @@ class Trainer:
         used = used_of(sums, distilled)
         return {**metrics_of(sums, batch), **gate, **differences, **update, **distilled, "used": used}
 
-    def forward_backward(self, pieces: list[Batch], shares_M: Tensor) -> Iterable[_PieceResult]:
+    def forward_backward(self, pieces: list[Batch], shares_M: Tensor) -> Iterable[PieceResult]:
         """Every piece's figures; its gradients are added to those of the pieces before it."""
 
-        def work(batch: Batch) -> _PieceResult:
+        def work(batch: Batch, weight: float = 1.0) -> PieceResult:
             terms, mismatch, replay, tokens = self._piece(batch, shares_M)
-            terms.loss.backward()
+            (terms.loss if weight == 1 else weight * terms.loss).backward()
             sums = {**terms.sums, **replay, "loss": terms.loss.detach()}
-            return _PieceResult(sums, mismatch, terms.max_abs_dlogp, terms.drift_M, terms.k3_S, tokens)
+            return PieceResult(sums, mismatch, terms.max_abs_dlogp, terms.drift_M, terms.k3_S, tokens)
 
         if self.ranks is None:
             return map(work, pieces)
         return self.ranks.run_pieces(pieces, work, list(self.trained.leaves.values()))
 
     def _piece(self, batch: Batch, shares_M: Tensor) -> tuple[LossTerms, Tensor, dict[str, Figure], TokenFigures]:
-        piece = Piece.of(batch, self.placement, self.replays)
+        piece = Piece.of(batch, self.placement, self.replays, self.context)
         output, logps, entropies = piece.run(self.policy, self.config, self.temperature)
         sampled = BehaviourData(
             piece.behaviour_S,
@@ -183,9 +211,9 @@ class Trainer:
         where = torch.from_numpy(on_policy(batch)).to(self.placement.device)
         matched = (logps.detach() - piece.behaviour_S).abs().index_select(0, where)
         terms.sums.update(matched_tokens=float(len(matched)), matched_abs_dlogp=matched.sum())
-        counts = {} if piece.replay_NLK is None else replay_counts(piece.replay_NLK, output.routing)
         mask_S = torch.zeros_like(logps, dtype=torch.uint8) if terms.mask_S is None else terms.mask_S
-        return terms, largest(matched), counts, TokenFigures(logps.detach(), entropies.detach(), mask_S)
+        tokens = TokenFigures(logps.detach(), entropies.detach(), mask_S)
+        return terms, largest(matched), piece.replay_counts(output.routing), tokens
 
     @torch.no_grad()
     def _reference_logps(self, piece: Piece) -> Tensor | None:
@@ -216,9 +244,10 @@ class Trainer:
         selected = self.parity_check.select(batch)
         if selected is None:
             return torch.zeros(0, device=self.placement.device)
-        piece = Piece.of(selected[0], self.placement, self.replays)
+        piece = Piece.of(selected[0], self.placement, self.replays, self.context)
         with self.parity_check.restored(selected[1], self.policy):
             logps_P = piece.run(self.policy, self.config, self.temperature)[1]
+            self.trained.renewed()
         return (logps_P - piece.behaviour_S).abs()
 
     def _kl_lr_scale(self, divergence: Tensor) -> Figure:
@@ -234,7 +263,7 @@ class Trainer:
 
     def _optimize(self, scale: Figure) -> Clipped:
         """Gradients to the masters, one optimizer step unless they are lost, the policy rounded anew."""
-        gradient = self.clip.cut(self.trained.take_gradients())
+        gradient = self.clip.cut(self.trained.take_gradients(), self.trained.norm)
         self.optimizer.set_scale(scale)
         self.optimizer.step(gradient.lost)
         self.optimizer.zero_grad()
@@ -256,20 +285,26 @@ class Trainer:
         """A copy of what the version holds, in the arrays of an earlier one if given."""
         return self.trained.export(into)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything a resumed trainer needs to go on as if it had never stopped."""
+    def state_dict(self, shards: Path | None = None) -> dict[str, Any]:
+        """Everything a resumed trainer needs to go on as if it had never stopped. Ranks of a mesh write their rows into
+        `shards`, a new directory beside the checkpoint's file.
+        """
         return {
-            "masters": self.trained.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            **self.trained.saved(self.optimizer, shards),
             "norms": self.clip.state_dict(),
             "version": int(self.version),
             "skipped": self.skipped,
             "alarms": self.alarms,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.trained.load_state_dict(state["masters"])
-        self.optimizer.load_state_dict(state["optimizer"])
+    def load_state_dict(self, state: Mapping[str, Any], directory: Path | None = None) -> None:
+        """`directory` is where its checkpoint lies."""
+        self.trained.take(state, self.optimizer, directory)
         self.clip.load_state_dict(state["norms"])
         self.version, self.skipped, self.alarms = Version(state["version"]), state["skipped"], state["alarms"]
         self.parity_check.remember(self.version, self.policy)
+
+    def save_model(self, directory: Path, tokenizer: Tokenizer | None, like: Path) -> None:
+        """Write the policy as a published checkpoint, trained from the one at `like`, and adapters beside it."""
+        self.trained.save_model(directory, tokenizer, like)
+        self.trained.save_adapter(directory.with_name("adapter"), like.resolve())

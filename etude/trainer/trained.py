@@ -10,22 +10,27 @@ gradient, no master, no moments, and nothing of a version but a row in its manif
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from etude.engine.adapted import ROOT, merged_root
 from etude.engine.served import export_served, served_names
 from etude.errors import CheckpointError, ConfigError
 from etude.models.adapters import INPUTS, OUTPUTS, factor_gradients, kind_of, layer_of, merge, new_factors
+from etude.models.checkpoint import save_checkpoint
 from etude.models.decoder import Decoder
 from etude.models.peft import save_adapter
 from etude.models.state import bf16_bits, round_to_bf16
-from etude.trainer.config import AdaptedKind, TrainerConfig
+from etude.trainer.config import AdaptedKind, OptimizerConfig, TrainerConfig
 from etude.trainer.losses import Figure
+from etude.trainer.optimizers import OptimizerSet, build_optimizer
 from etude.weights.manifest import Bits
 
 
@@ -36,6 +41,15 @@ class Trained:
         """The policy is rounded to bf16 values, its masters are not. Raises ConfigError where nothing is left to train,
         and for what the config names and the model lacks.
         """
+        named = self._choose(policy, config)
+        shared = {id(parameter): parameter for name, parameter in named.items() if name not in self.whole}
+        self.masters = copy.deepcopy(policy, shared)
+        """A decoder of fp32 masters; what is not trained whole is the policy's own tensor."""
+        round_to_bf16(policy)
+        self._adapt(named)
+
+    def _choose(self, policy: Decoder, config: TrainerConfig) -> dict[str, nn.Parameter]:
+        """Say what of a policy is trained; returns all of it by its names."""
         self.policy = policy
         named = dict(policy.named_parameters())
         frozen = frozen_by(named, config.frozen)
@@ -45,30 +59,38 @@ class Trained:
         """The tensors that are trained as they are."""
         for name, parameter in named.items():
             parameter.requires_grad_(name in self.whole or name in self.ranks)
-        shared = {id(parameter): parameter for name, parameter in named.items() if name not in self.whole}
-        self.masters = copy.deepcopy(policy, shared)
-        """A decoder of fp32 masters; what is not trained whole is the policy's own tensor."""
-        round_to_bf16(policy)
-        self._adapt(named)
         self.moved: Figure = 0
         self._constant: Bits = {}
+        return named
+
+    def here(self, tensor: Tensor) -> Tensor:
+        """What of a tensor of the policy, or of its gradient, is in this process: all of it."""
+        return tensor
+
+    def renewed(self) -> None:
+        """Hear that what of the policy is here is about to have other values, or has: forget what was made of it."""
 
     def _adapt(self, named: Mapping[str, nn.Parameter]) -> None:
         """Give each matrix of `ranks` its adapter. Whatever order it is given, it starts from the same factors."""
-        self._base = {name: named[name].detach().bfloat16() for name in self.ranks}
+        self._base = {name: self.here(named[name].detach()).bfloat16() for name in self.ranks}
         made: dict[str, Tensor] = {}
         for name, rank in self.ranks.items():
-            made |= {key: each.to(named[name].device) for key, each in new_factors(name, named[name], rank).items()}
+            device = self._base[name].device
+            made |= {key: each.to(device) for key, each in self._new_factors(name, named[name], rank).items()}
         self.factors = {name: nn.Parameter(factor) for name, factor in made.items()}
         """The adapters' fp32 masters, and what they are rounded to."""
         self._rounded = {name: nn.Parameter(factor.detach().bfloat16().float()) for name, factor in made.items()}
         for name in self.ranks:
             named[name].register_post_accumulate_grad_hook(partial(self._to_factors, name))
 
+    def _new_factors(self, name: str, weight: Tensor, rank: int) -> dict[str, Tensor]:
+        return new_factors(name, weight, rank)
+
     def _to_factors(self, name: str, parameter: Tensor) -> None:
         """Called when a backward has made the gradient of an adapted matrix."""
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
+        gradient = self.here(gradient)
         factors = self._rounded[name + INPUTS], self._rounded[name + OUTPUTS]
         with torch.no_grad():
             found = factor_gradients(self._base[name], gradient, *factors)
@@ -80,6 +102,18 @@ class Trained:
         """Where a backward leaves its gradients: tensors of the policy, and adapters as it is made of them."""
         named = dict(self.policy.named_parameters())
         return {name: named[name] for name in named if name in self.whole} | self._rounded
+
+    def optimizer(self, config: OptimizerConfig) -> OptimizerSet:
+        """What moves the masters."""
+        return build_optimizer(self.trained.items(), config, self.policy.placement)
+
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        """Of all gradients of a step together."""
+        return get_total_norm(gradients)
+
+    def frozen_copy(self) -> Decoder:
+        """The policy as it is now, for good."""
+        return copy.deepcopy(self.policy).requires_grad_(False)
 
     @property
     def trained(self) -> dict[str, nn.Parameter]:
@@ -104,14 +138,37 @@ class Trained:
     def round(self) -> None:
         """Make the policy anew from its masters."""
         for master, leaf in zip(self.trained.values(), self.leaves.values(), strict=True):
-            leaf.copy_(master.to(torch.bfloat16))
-        self.moved = 0
+            self.here(leaf).copy_(master.to(torch.bfloat16))
+        moved = []
         for name, parameter in self.policy.named_parameters():
             if name in self.ranks:
                 inputs, outputs = self._rounded[name + INPUTS], self._rounded[name + OUTPUTS]
-                made = merge(self._base[name], inputs, outputs, self.policy.kernels)
-                self.moved = self.moved + (made != parameter).any()
-                parameter.copy_(made)
+                made, adapted = merge(self._base[name], inputs, outputs, self.policy.kernels), self.here(parameter)
+                moved.append((made != adapted).any())
+                adapted.copy_(made)
+        self.moved = self._count(torch.stack(moved)) if moved else 0
+
+    def _count(self, moved: Tensor) -> Tensor:
+        """How many matrices have moved, of each of which it is said."""
+        return moved.sum()
+
+    def saved(self, optimizer: OptimizerSet, shards: Path | None) -> dict[str, Any]:
+        """What a checkpoint holds of what is trained. `shards` is a directory for what goes beside its file; here
+        nothing does.
+        """
+        del shards
+        return {"masters": self.state_dict(), "optimizer": optimizer.state_dict()}
+
+    def take(self, state: Mapping[str, Any], optimizer: OptimizerSet, directory: Path | None) -> None:
+        """Go on from what was saved, in a checkpoint of `directory`. Raises CheckpointError where it does not fit."""
+        del directory
+        if "shards" in state:
+            raise CheckpointError(
+                "the checkpoint was saved by a mesh of ranks: resume with trainer.ranks as a table, which may have "
+                "other numbers: {fsdp = 1} is one rank"
+            )
+        self.load_state_dict(state["masters"])
+        optimizer.load_state_dict(state["optimizer"])
 
     def state_dict(self) -> dict[str, Tensor]:
         """The masters alone: what is frozen comes with the checkpoint that training began from."""
@@ -140,7 +197,18 @@ class Trained:
         if self._rounded:
             save_adapter(directory, self._rounded, base, bool(self.policy.config.moe_layers))
 
+    def save_model(self, directory: Path, tokenizer: Tokenizer | None, like: Path) -> None:
+        """Write the policy as a published checkpoint, trained from the one at `like`."""
+        save_checkpoint(self.policy, directory, tokenizer, like=like)
+
     # --- what is published --------------------------------------------------------------------------------------------
+
+    def sizes(self) -> dict[str, int]:
+        """The arrays of a version, and their bytes."""
+        return {name: array.nbytes for name, array in self.export().items()}
+
+    def owns(self, ranks: Sequence[frozenset[str]]) -> None:
+        """Hear which arrays of a version each rank publishes: here all ranks have all of them."""
 
     def export(self, into: Bits | None = None, only: Collection[str] | None = None) -> Bits:
         """A copy of what a version holds, or of `only` some arrays of it, in the arrays of an earlier one if given.

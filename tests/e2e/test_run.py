@@ -60,6 +60,21 @@ def all_happened(out, summary):
     return delivered
 
 
+def killed_after_a_step(out, limits, *options, **paths):
+    """A run whose controller is killed once it has made a step."""
+    process = subprocess.Popen(
+        [*command(out, *limits), *options],
+        cwd=ROOT, env=variables(**paths), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    deadline = time.monotonic() + 300
+    while not steps(out):
+        assert process.poll() is None, process.stderr.read()[-2000:]
+        assert time.monotonic() < deadline, "a step within 300 s"
+        time.sleep(0.2)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
 @pytest.mark.proof(75)
 def test_rollouts_rewards_updates_and_swaps_all_happen(tmp_path):
     """Undisturbed, each version reaches the engine; the rest is always asked of the run below."""
@@ -100,6 +115,25 @@ def test_a_run_computes_with_torchs_operations(tmp_path):
     assert 0 < first["max_abs_dlogp"] < 1e-3 and first["matched_tokens"] == first["trained_tokens"]
 
 
+@pytest.mark.proof(40)
+def test_a_run_is_trained_by_a_mesh_of_four(tmp_path):
+    """Each rank holds its share of the weights and of the experts, and publishes and saves it; the run is killed and
+    goes on from what they saved.
+    """
+    mesh = ("trainer.ranks={fsdp=2, ep=2}", "trainer.piece_tokens=1024")
+    limits = ("rollouts.max_steps=2", "rollouts.max_minutes=10", *mesh)
+    killed_after_a_step(tmp_path / "run", limits)
+    done = run(tmp_path / "run", *limits, resume=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["steps"] == 2 and (summary["lost"], summary["trained_twice"]) == (0, 0)
+    assert summary["counters"]["roots_verified"] > 0 < summary["counters"]["routes_given"]
+    version = Chain(open_store(tmp_path / "run" / "weights")).manifest(Version(2))
+    assert len(version.packs) == 4
+    first = steps(tmp_path / "run")[0]
+    assert 0 < first["max_abs_dlogp"] < 1e-3 and first["matched_tokens"] == first["trained_tokens"]
+
+
 @pytest.mark.proof(25)
 def test_a_run_trains_adapters_and_serves_them_merged(tmp_path):
     """And two ranks train them, each of which uploads its part of the version."""
@@ -123,17 +157,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     limits = ("rollouts.max_steps=3", "rollouts.max_minutes=10")
     (tmp_path / "table.py").write_text(TABLE)
     paths = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    process = subprocess.Popen(
-        [*command(out, *limits), "--report-to", "table:Table"],
-        cwd=ROOT, env=variables(**paths), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    deadline = time.monotonic() + 300
-    while not steps(out):
-        assert process.poll() is None, process.stderr.read()[-2000:]
-        assert time.monotonic() < deadline, "a step within 300 s"
-        time.sleep(0.2)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    killed_after_a_step(out, limits, "--report-to", "table:Table", **paths)
     done = run(out, *limits, resume=True, **paths)
     assert done.returncode == 0, done.stderr[-2000:]
     summary = json.loads(done.stdout.splitlines()[-1])

@@ -36,6 +36,8 @@ IDLE = [
     ("groups.overlong=drop", "trainer.advantages.overlong=leave", "trainer.advantages.overlong"),
     (LOCKSTEP, "trainer.parity_tokens=64", "trainer.parity_tokens"),
     ("trainer.ranks=2", "publisher.merge=needed", "publisher.merge"),
+    ("trainer.ranks={ep=2}", "publisher.merge=needed", "publisher.merge"),
+    ("trainer.ranks=2", "trainer.format=bf16", "format"),
 ]  # fmt: skip
 
 
@@ -59,6 +61,7 @@ ACTS = [
     ("groups.overlong=keep", "rewards.unfinished_penalty=0.1", "trainer.advantages.overlong=leave"),
     (LOCKSTEP, "rollouts.lag=1", "trainer.parity_tokens=64"),
     ("trainer.ranks=1", "publisher.merge=always"),
+    ("trainer.ranks={fsdp=2, ep=2}", "trainer.format=bf16"),
 ]
 
 

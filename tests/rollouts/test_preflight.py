@@ -44,7 +44,7 @@ def test_a_summary_that_leaves_no_room_for_a_turn(tmp_path):
 
 
 def test_replay_of_a_model_without_routers(tmp_path):
-    """Said before an engine has come up, and only where the recipe asks for it."""
+    """Said before an engine has come up, and only where the recipe asks for it. So is a mesh that does not fit."""
     decoder = Decoder(
         ModelConfig(vocab_size=1024, width=32, layers=1, heads=2, kv_heads=1, head_width=16, experts=0, dense_width=32)
     )
@@ -52,4 +52,5 @@ def test_replay_of_a_model_without_routers(tmp_path):
     save_checkpoint(decoder, tmp_path / "dense", load_tokenizer(ROOT / "models/etude-tiny"))
     dense = f"model.path={tmp_path / 'dense'}"
     asyncio.run(preflight(recipe(dense), tmp_path))
+    assert "ep = 2, but the model has no experts" in refused(tmp_path, dense, "trainer.ranks={ep=2}")
     assert "no routers to replay" in refused(tmp_path, dense, "trainer.router_replay=true")

@@ -63,7 +63,7 @@ def stepped(shape: str) -> Trainer:
 
 
 def weights(trainer: Trainer) -> torch.Tensor:
-    return torch.cat([each.detach().flatten() for each in trainer.masters.parameters()])
+    return torch.cat([each.detach().flatten() for each in trainer.trained.masters.parameters()])
 
 
 class Kept:

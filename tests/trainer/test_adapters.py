@@ -124,7 +124,7 @@ def test_a_step_of_adapters_is_what_plain_torch_makes_of_it(shape, optimizer):
 def test_a_step_with_frozen_tensors_is_what_plain_torch_makes_of_it(frozen, still, optimizer):
     chosen = OptimizerConfig(name=optimizer, lr=0.01, **({"scalar_lr": 0.003} if optimizer == "muon" else {}))
     trainer = trainer_of(frozen=frozen, optimizer=chosen)
-    masters = {name: each.detach().clone() for name, each in trainer.masters.named_parameters()}
+    masters = {name: each.detach().clone() for name, each in trainer.trained.masters.named_parameters()}
     rounded = {name: each.bfloat16().float() for name, each in masters.items()}
     leaves = {name: each.clone().requires_grad_(not still(name)) for name, each in rounded.items()}
     batch = own_batch(trainer)
@@ -132,7 +132,7 @@ def test_a_step_with_frozen_tensors_is_what_plain_torch_makes_of_it(frozen, stil
     line = trainer.step(batch)
     held = [each.numel() for name, each in masters.items() if still(name)]
     assert line["used"]["frozen_weights"] == sum(held) > 0
-    for name, master in trainer.masters.named_parameters():
+    for name, master in trainer.trained.masters.named_parameters():
         policy = trainer.policy.get_parameter(name)
         if still(name):
             assert torch.equal(policy, rounded[name]) and policy.grad is None, name

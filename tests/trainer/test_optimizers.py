@@ -82,3 +82,38 @@ def test_experts_that_a_batch_did_not_reach_stay_as_they_are_in_a_whole_decoder(
             moved = (named[name].detach() - before[name]).flatten(1).any(dim=1).nonzero().flatten().tolist()
             seen = output.routing.experts_NLK[:, int(name.split(".")[1])].unique().tolist()
             assert moved == seen and len(seen) < 16, name
+
+
+@pytest.mark.parametrize("name", ["muon", "adamw"])
+def test_moments_in_bf16_take_half_the_room_and_nearly_the_same_steps(name):
+    ends, sizes = [], []
+    for form in ("fp32", "bf16"):
+        weights, optimizer = stepped(OptimizerConfig(name=name, lr=0.01, format=form))
+        ends.append(weights)
+        state = [value for each in optimizer.optimizers for held in each.state.values() for value in held.values()]
+        sizes.append(sum(value.nbytes for value in state if value.dim() > 0))
+    assert sizes[1] == sizes[0] / 2
+    start = torch.ones(12, 8)
+    apart = (ends[1] - ends[0]).norm() / (ends[0] - start).norm()
+    assert 0 < apart < 0.02, apart
+
+
+@pytest.mark.parametrize("name", ["muon", "adamw"])
+def test_moments_in_bf16_are_taken_up_as_they_were(name):
+    config = OptimizerConfig(name=name, lr=0.01, format="bf16")
+    assert torch.equal(stepped(config, taken_up_after=4)[0], stepped(config)[0])
+
+
+def stepped(config, taken_up_after=None):
+    """Ten steps, in the middle of which another optimizer may go on from what a checkpoint would hold."""
+    weights = nn.Parameter(torch.ones(12, 8))
+    optimizer = build_optimizer([("blocks.0.attention.q_proj.weight", weights)], config)
+    generator = torch.Generator().manual_seed(0)
+    for number in range(10):
+        if number == taken_up_after:
+            state = optimizer.state_dict()
+            optimizer = build_optimizer([("blocks.0.attention.q_proj.weight", weights)], config)
+            optimizer.load_state_dict(state)
+        weights.grad = torch.randn(12, 8, generator=generator)
+        optimizer.step()
+    return weights.detach().clone(), optimizer

@@ -180,7 +180,7 @@ def test_the_policy_is_always_bf16_and_the_masters_are_not():
     trainer = policy()
     train_on(trainer, np.random.default_rng(0))
     assert all(torch.equal(p, p.bfloat16().float()) for p in trainer.policy.parameters())
-    assert any(not torch.equal(m, m.bfloat16().float()) for m in trainer.masters.parameters())
+    assert any(not torch.equal(m, m.bfloat16().float()) for m in trainer.trained.masters.parameters())
 
 
 def test_the_learning_rate_warms_up_and_falls_with_progress():
@@ -333,7 +333,7 @@ def test_a_spike_moves_the_policy_no_further_than_its_clip_lets_it(optimizer):
             train_on(trainer, np.random.default_rng(step), scale=scale)[1]["used"]["clipped_steps"]
             for step, scale in enumerate([1, 1, 1, 1, spike, 1])
         ]
-        return used[4], torch.cat([each.detach().flatten() for each in trainer.masters.parameters()])
+        return used[4], torch.cat([each.detach().flatten() for each in trainer.trained.masters.parameters()])
 
     (never, usual), (free, wild), (once, held) = after(4.0, 1), after(float("inf"), 1000), after(4.0, 1000)
     assert (never, free, once) == (0, 0, 1)
@@ -346,7 +346,7 @@ def test_adamws_eps_is_a_key(optimizer):
     moved = []
     for eps in (1e-8, 1.0):
         trainer = policy(optimizer=OptimizerConfig(name=optimizer, eps=eps))
-        norm = trainer.masters.norm
+        norm = trainer.trained.masters.norm
         before = norm.weight.detach().clone()
         train_on(trainer, np.random.default_rng(0))
         moved.append(float((norm.weight.detach() - before).norm()))
@@ -369,7 +369,8 @@ def test_a_resumed_trainer_equals_one_that_never_stopped(tmp_path, optimizer):
         assert [line[name] for line in found] == [line[name] for line in expected]
     assert [line["used"]["clipped_steps"] for line in found] == [0, 0, 0, 0, 0, 1]
     assert all(
-        torch.equal(a, b) for a, b in zip(straight.masters.parameters(), second.masters.parameters(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(straight.trained.masters.parameters(), second.trained.masters.parameters(), strict=True)
     )
     assert straight.version == second.version == 6
 
@@ -379,9 +380,9 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_then_stops_the_run(mon
     trainer = policy()
     group = Group("g", TASK, (trajectory("a", Scored(1, {}), segment([1, 2], [0, 1], logprob=-1.0)),))
     batch = build_batch([group], [np.array([np.inf], np.float32)], Version(0))
-    before = [parameter.clone() for parameter in trainer.masters.parameters()]
+    before = [parameter.clone() for parameter in trainer.trained.masters.parameters()]
     trainer.step(batch)
     assert trainer.version == 0
-    assert all(torch.equal(a, b) for a, b in zip(before, trainer.masters.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.trained.masters.parameters(), strict=True))
     with pytest.raises(EtudeError, match="not finite"):
         trainer.step(batch)

@@ -1,6 +1,7 @@
 """Two ranks, each a process of its own: the weights of one rank, bit for bit, in one chain that both upload to."""
 
 import copy
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,12 @@ import torch
 from etude.engine.served import export_served
 from etude.errors import EtudeError
 from etude.models.checkpoint import load_checkpoint
+from etude.models.tokenizer import load_tokenizer
 from etude.records import Group, Scored, Segment, Task, Trajectory, Verifier, Version
+from etude.trainer.checkpoint import load_latest, save, shards_path
 from etude.trainer.config import OptimizerConfig, TrainerConfig
 from etude.trainer.packing import build_batch, split
-from etude.trainer.ranks import Setup, open_ranks, tensors_of_rank
+from etude.trainer.ranks import Setup, open_ranks, tensors_of_ranks
 from etude.trainer.step import Trainer
 from etude.weights.chain import Chain
 from etude.weights.manifest import root_of
@@ -115,7 +118,46 @@ def a_rank_dies(trainer):
 
 def test_every_tensor_has_one_owner_and_the_bytes_are_shared_out():
     bits = export_served(load_checkpoint(SHIPPED)[0])
-    shares = [tensors_of_rank(bits, rank, 3) for rank in range(3)]
+    shares = tensors_of_ranks({name: each.nbytes for name, each in bits.items()}, 3)
     assert sorted(name for share in shares for name in share) == sorted(bits)
     sizes = [sum(bits[name].nbytes for name in share) for share in shares]
     assert max(sizes) < 1.2 * min(sizes)
+
+
+def test_a_mesh_of_two_publishes_saves_and_goes_on(tmp_path):
+    """Each rank reads its own rows of the shipped model, and uploads its part; a run that was killed goes on alike."""
+    mesh = CONFIG.model_copy(update={"ranks": {"ep": 2}, "router_replay": None})
+    setup = dataclasses.replace(setup_at(tmp_path), trainer=mesh)
+    trainer, publishing = open_ranks(None, setup)
+    publishing.resume(trainer.version)
+    publishing.put(trainer.version, trainer.export)
+    saved = tmp_path / "checkpoints"
+    shards = shards_path(saved, 0)
+    save(saved, 0, {"trainer": trainer.state_dict(shards)}, shards=shards)
+    first = trainer.step(routed_batch())
+    publishing.put(trainer.version, trainer.export)
+    root = publishing.published(Version(1)).result.root
+    trainer.save_model(tmp_path / "model", load_tokenizer(SHIPPED), SHIPPED)
+    publishing.close()
+    store = open_store(tmp_path / "store")
+    bits, _ = Subscriber(store).fetch(None, None, Version(1))
+    assert root_of(bits) == root and len(Chain(store).manifest(Version(1)).packs) == 2
+    base = root_of(export_served(load_checkpoint(SHIPPED)[0]))
+    assert root_of(Subscriber(store).fetch(None, None, Version(0))[0]) == base != root
+    assert root_of(export_served(load_checkpoint(tmp_path / "model")[0])) == root, "what is written is what is served"
+    trainer, publishing = open_ranks(None, setup)
+    trainer.load_state_dict(load_latest(saved)["trainer"], saved)
+    publishing.resume(trainer.version, published=Version(0))
+    assert trainer.step(routed_batch()) == first
+    publishing.put(trainer.version, trainer.export)
+    assert publishing.published(Version(1)).result.root == root
+    a_rank_dies(trainer)
+
+
+def routed_batch():
+    """With routes of the shipped model's shape."""
+    config, rng = load_checkpoint(SHIPPED)[0].config, np.random.default_rng(0)
+    batch = batch_at(0)
+    odds = rng.random((len(batch.token_ids), len(config.moe_layers), config.experts))
+    routes = odds.argsort(-1)[..., : config.experts_per_token].astype(np.uint8)
+    return dataclasses.replace(batch, routed_experts=routes, routed_mask=np.ones(len(routes), bool))

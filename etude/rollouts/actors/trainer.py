@@ -38,14 +38,16 @@ class TrainerActor:
     def __init__(self, config: RunConfig, store: str, directory: Path) -> None:
         from etude.models.checkpoint import load_checkpoint
         from etude.models.expert_format import set_expert_format
+        from etude.models.tokenizer import load_tokenizer
         from etude.trainer.ranks import Setup, open_ranks
 
         self.config, self.directory = config, directory
         self.trajectories = TrajectoryStore(directory / "trajectories")
         self.archive = ArchiveWriter(directory)
         self.lock: IO[str] | None = None
-        decoder, self.tokenizer = load_checkpoint(config.model.path)
-        self.product = set_expert_format(decoder, config.model.expert_format)
+        self.tokenizer = load_tokenizer(config.model.path)
+        decoder = load_checkpoint(config.model.path)[0] if config.trainer.mesh is None else None
+        self.product = None if decoder is None else set_expert_format(decoder, config.model.expert_format)
         direct = config.weight_store.model_copy(update={"relay": None})
         form, temperature = config.model.expert_format, config.rollouts.temperature
         setup = Setup(config.model.path, form, config.trainer, temperature, store, direct, config.publisher)
@@ -58,13 +60,14 @@ class TrainerActor:
         from etude.trainer.checkpoint import claim, load_latest
 
         self.lock = self.lock or claim(self.directory)
-        state = load_latest(self.directory / "checkpoints")
+        checkpoints = self.directory / "checkpoints"
+        state = load_latest(checkpoints)
         if self.archive.directory.exists():  # an earlier life may have marked steps that are made again
             self.archive.resumed(state["controller"]["line"]["step"] if state else 0)
         if state is None:
             self.publishing.resume(self.trainer.version)
             return None
-        self.trainer.load_state_dict(state["trainer"])
+        self.trainer.load_state_dict(state["trainer"], checkpoints)
         saved = state["controller"]
         uncounted = self.publishing.resume(self.trainer.version, state["published"], saved["stats"]["published"])
         line = saved["line"] | state["metrics"]
@@ -129,15 +132,17 @@ class TrainerActor:
         return sum(len(each.mask) for each in marks)
 
     def _save(self, controller_state: dict[str, Any], metrics: dict[str, Any]) -> None:
-        from etude.trainer.checkpoint import save
+        from etude.trainer.checkpoint import save, shards_path
 
+        checkpoints = self.directory / "checkpoints"
+        shards = shards_path(checkpoints, self.trainer.version)
         state = {
-            "trainer": self.trainer.state_dict(),
+            "trainer": self.trainer.state_dict(shards),
             "controller": controller_state,
             "metrics": metrics,
             "published": self.publishing.visible,
         }
-        save(self.directory / "checkpoints", self.trainer.version, state)
+        save(checkpoints, self.trainer.version, state, shards=shards)
 
     def _hints(self, groups: list[Group]) -> list[HintExample]:
         from etude.models.chat import open_chat
@@ -150,10 +155,7 @@ class TrainerActor:
         return hint_examples_of(groups, chat, feedback, self.trainer.policy.config.max_context)
 
     def save_model(self, directory: Path) -> None:
-        from etude.models.checkpoint import save_checkpoint
-
-        save_checkpoint(self.trainer.policy, directory, self.tokenizer, like=self.config.model.path)
-        self.trainer.trained.save_adapter(directory.with_name("adapter"), self.config.model.path.resolve())
+        self.trainer.save_model(directory, self.tokenizer, self.config.model.path)
 
 
 def _told(result: PublishResult) -> dict[str, Any]:

@@ -1,0 +1,191 @@
+"""What ranks do for `scale.py`: a step of a mesh beside one process, memory, and the same model by plain torch.
+
+The plain rival is transformers' Qwen3-MoE under FSDP2 and AdamW, on the same rows: all of one length, so that neither
+pads, with logits of the sampled tokens alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scale
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from etude.models.config import ModelConfig
+from etude.models.heap import give_back_large_arrays
+from etude.trainer.config import OptimizerConfig, TrainerConfig
+from etude.trainer.losses import shares_of
+from etude.trainer.mesh.layout import Layout
+from etude.trainer.mesh.sharding import Sharded, from_decoder
+from etude.trainer.mesh.together import Mesh
+from etude.trainer.packing import split
+from etude.trainer.ranks import tensors_of_ranks
+from etude.trainer.step import Trainer
+
+ADAMW = OptimizerConfig(name="adamw", lr=1e-3)
+LARGE = ModelConfig(
+    vocab_size=4096, width=640, layers=12, heads=10, kv_heads=2, head_width=64, experts=8, expert_width=1024
+)
+"""200 million parameters."""
+
+
+def mesh_trainer(config: ModelConfig, axes: Mapping[str, int], base: Any = None, **settings: Any) -> Trainer:
+    """With the weights of a decoder, else with ones that no two ranks draw alike."""
+    chosen = TrainerConfig(**({"parity_tokens": 0, "ranks": axes, "optimizer": ADAMW} | settings))
+    layout = Layout(axes)
+    sharded = Sharded(config, layout, torch.device("cpu"), chosen.format)
+    sharded.fill(from_decoder(base) if base is not None else _drawn(sharded))
+    return Trainer(sharded.policy, chosen, ranks=Mesh(layout, sharded, chosen))
+
+
+def _drawn(sharded: Sharded) -> Any:
+    def source(name: str, rows: Any) -> Tensor:
+        *_, last = sharded.shapes.get(name, (1,))
+        shape = (rows.length, *sharded.shapes[name][1:]) if name in sharded.shapes else (rows.length,)
+        return torch.ones(shape) if len(shape) == 1 else torch.randn(shape) * last**-0.5
+
+    return source
+
+
+def errors_and_syncs(shape: str, axes: Mapping[str, int], tokens: int) -> tuple[float, int]:
+    """The largest relative error of a gradient, put together from all ranks, and how often a step looked at a value."""
+    config = scale.SHAPES[shape]
+    base = scale.base_for(config)
+    batch = scale.batch_for(config.model_copy(update={"max_context": tokens // 8}), tokens)  # rollouts to compare
+    trainer = mesh_trainer(config, axes, base, piece_tokens=tokens // 4)
+    shares = torch.from_numpy(shares_of(batch, trainer.config.loss))
+    pieces = [piece for piece in split(batch, tokens // 4) if piece.loss_mask.any()]
+    loss = sum(float(each.sums["loss"]) for each in trainer.forward_backward(pieces, shares))
+    trainer.trained.take_gradients()
+    own = {name: each.grad for name, each in trainer.trained.trained.items() if each.grad is not None}
+    rows = {name: tuple(trainer.trained.sharded.rows(name)) for name in own}
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, (rows, own))
+    trainer.optimizer.zero_grad()
+    error = 0.0
+    if dist.get_rank() == 0:
+        wanted = scale.gradients(scale.trainer_for(base, "torch", piece_tokens=tokens // 4), batch, pieces)
+        found = {name: torch.empty_like(wanted[name]) for name in own} | {"loss": torch.as_tensor(loss)}
+        for theirs, parts in told:
+            for name, part in parts.items():
+                found[name][slice(*theirs[name])] = part
+        error = scale.largest_error(found, wanted)
+        assert min(float(each.norm()) for each in wanted.values()) > 0, "something is learnt"
+    return error, scale.syncs(trainer, batch).total()
+
+
+def held_mb(ranks: int) -> tuple[float, float, float]:
+    """MB that a rank's RSS grows by when it holds its share of the large model, with gradients and AdamW's moments; the
+    most it grew on the way; and what publishing takes beside the arrays that are published. Without what is imported.
+    """
+    before = _now()
+    batch = scale.batch_for(LARGE.model_copy(update={"max_context": 32}), 64)
+    if ranks == 1:
+        decoder = scale.Decoder(LARGE)
+        give_back_large_arrays(decoder)  # as whoever loads a model does
+        decoder.initialise(0)
+        trainer = scale.trainer_for(decoder, "torch", copied=False, optimizer=ADAMW, piece_tokens=16)
+    else:
+        trainer = mesh_trainer(LARGE, {"fsdp": ranks // 2, "ep": 2}, piece_tokens=16)
+    held: list[float] = []
+    forget = trainer.optimizer.zero_grad
+
+    def measured() -> None:
+        held.append(_status("VmRSS") - before)
+        forget()
+
+    trainer.optimizer.zero_grad = measured  # gradients, masters and moments are all there
+    for _ in range(2):
+        trainer.step(batch)
+    most = _status("VmHWM") - before
+    owned = tensors_of_ranks(trainer.trained.sizes(), ranks)
+    trainer.trained.owns(owned)
+    before = _now()
+    bits = trainer.trained.export(None, owned[dist.get_rank()])
+    published = sum(array.nbytes for array in bits.values()) / 2**20
+    return held[-1], most, _status("VmHWM") - before - published
+
+
+def _now() -> float:
+    """RSS, from which on the peak is counted anew."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def _status(field: str) -> float:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) / 1024
+
+
+def cpu_of_mesh(steps: int) -> float:
+    """CPU seconds of steps by a mesh of FSDP alone."""
+    config = scale.SHAPES["experts"]
+    trainer = mesh_trainer(
+        config, {"fsdp": dist.get_world_size()}, piece_tokens=scale.ROW * scale.ROWS // dist.get_world_size()
+    )
+    batch = scale.batch_of_rows(config, scale.ROWS, scale.ROW)
+    return _cpu_of(lambda: trainer.step(batch), steps)
+
+
+def cpu_of_plain(steps: int) -> float:
+    """The same of transformers under FSDP2."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    config, ranks = scale.SHAPES["experts"], dist.get_world_size()
+    shape = Qwen3MoeConfig(
+        vocab_size=config.vocab_size, hidden_size=config.width, num_hidden_layers=config.layers,
+        num_attention_heads=config.heads, num_key_value_heads=config.kv_heads, head_dim=config.head_width,
+        num_experts=config.experts, num_experts_per_tok=config.experts_per_token,
+        moe_intermediate_size=config.expert_width, norm_topk_prob=True, tie_word_embeddings=True, use_cache=False,
+    )  # fmt: skip
+    model = Qwen3MoeForCausalLM(shape)
+    model.set_experts_implementation("grouped_mm")  # the fastest on a CPU, too
+    mesh = init_device_mesh("cpu", (ranks,))
+    for module in (*model.model.layers, model):
+        fully_shard(module, mesh=mesh)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=ADAMW.betas, weight_decay=0.0)
+    batch = scale.batch_of_rows(config, scale.ROWS, scale.ROW)
+    ids, mask, advantages = (
+        torch.from_numpy(array).view(scale.ROWS, scale.ROW)[dist.get_rank() :: ranks]
+        for array in (batch.token_ids.astype(np.int64), batch.loss_mask, batch.advantages)
+    )
+
+    def step() -> None:
+        kept = mask[:, 1:]
+        logits = _logits(model, ids, kept)
+        logps = torch.log_softmax(logits.float(), -1).gather(1, ids[:, 1:][kept][:, None]).squeeze(1)
+        (-(logps * advantages[:, 1:][kept]).sum() / 8192).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return _cpu_of(step, steps)
+
+
+def _logits(model: Any, ids: Tensor, kept: Tensor) -> Tensor:
+    """Of the sampled tokens alone: the head takes their hidden states, within the model's own forward."""
+    kept_rows = torch.cat((kept, torch.zeros_like(kept[:, :1])), 1)
+    handle = model.lm_head.register_forward_pre_hook(lambda module, given: (given[0][kept_rows],))
+    try:
+        return model(input_ids=ids).logits
+    finally:
+        handle.remove()
+
+
+def _cpu_of(step: Any, steps: int) -> float:
+    step()
+    started = time.process_time()
+    for _ in range(steps):
+        step()
+    return time.process_time() - started

@@ -1,0 +1,75 @@
+"""A mesh of ranks beside one process: every combination that is offered, and kills at each moment of saving."""
+
+import itertools
+import random
+
+import numpy as np
+import proofs
+import pytest
+from mesh_cases import SHAPES
+from mesh_world import World
+from test_mesh import GRADIENT, STEP, alone, largest_error
+
+from etude.trainer import checkpoint
+from etude.trainer.mesh.sizes import Sizes
+
+MESHES = (
+    {"fsdp": 1}, {"fsdp": 2}, {"ep": 2}, {"cp": 2}, {"replicate": 2}, {"fsdp": 2, "ep": 2}, {"cp": 2, "ep": 2},
+    {"fsdp": 2, "cp": 2}, {"replicate": 2, "fsdp": 2}, {"replicate": 2, "ep": 2}, {"replicate": 2, "cp": 2},
+    {"fsdp": 4}, {"ep": 4}, {"cp": 4},
+)  # fmt: skip
+CASES = [
+    (axes, shape, optimizer, lora)
+    for axes, shape, optimizer, lora in itertools.product(MESHES, SHAPES, ("muon", "adamw"), (False, True))
+    if not (shape == "dense" and "ep" in axes) and not (shape != "latent" and axes.get("cp") == 4)
+]
+
+
+@pytest.fixture(scope="module")
+def world():
+    found = World(4, "mesh_cases")
+    yield found
+    found.close()
+
+
+@pytest.mark.proof(60)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_meshes_optimizers_and_adapters_agree_with_one_process(world, shape):
+    worst = [0.0, 0.0]
+    cases = [each for each in CASES if each[1] == shape]
+    for axes, _, optimizer, lora in cases:
+        gradients, moved, _ = alone(shape, optimizer, lora)
+        for theirs in world.run(Sizes.of(axes).world, "one_step", shape, optimizer, lora, axes):
+            errors = [largest_error(theirs[0], gradients), largest_error(theirs[1], moved)]
+            assert errors[0] < GRADIENT and errors[1] < STEP, (axes, shape, optimizer, lora, errors)
+            worst = np.maximum(worst, errors)
+    print(f"{len(cases)} cases: gradients within {worst[0]:.1e}, steps within {worst[1]:.1e}")
+
+
+@pytest.mark.proof(75)
+@pytest.mark.timeout(900)
+def test_ranks_that_are_killed_at_any_moment_of_saving_lose_nothing(tmp_path):
+    """What is there is the checkpoint before or the new one, whole; and whoever takes it up ends with the same bits."""
+    axes = {"ep": 2}
+
+    def run(directory, *given):
+        world = World(2, "mesh_cases")
+        try:
+            return world.run(2, "saves", axes, directory, *given)
+        finally:
+            world.close()
+
+    told = run(tmp_path / "whole", 2)
+    wanted, events = told[0][0] | run(tmp_path / "whole", 3)[0][0], [each for _, each in told]
+    assert min(events) > 2
+    places = [(who, event) for who in (0, 1) for event in range(1, events[who] + 1)]
+    for who, event in random.Random(0).sample(places, min(len(places), proofs.often(6, 20))):
+        directory = tmp_path / f"{who}-{event}"
+        run(directory, 1)
+        with pytest.raises(AssertionError, match=f"rank {who}: has ended"):
+            run(directory, 2, who, event)
+        there = checkpoint.load_latest(directory)["trainer"]["version"]
+        found = run(directory, 3)[0][0]
+        assert there in (1, 2) and found == {version: wanted[version] for version in range(there, 4)}
+        assert len(list(directory.iterdir())) == 2, "one checkpoint and its shards"
