@@ -118,13 +118,13 @@ def gradients(trainer, batch):
 
 
 def one_step(shape, optimizer, lora, axes=1):
-    """Gradients, how far a step has moved what is trained, and what it says."""
+    """Gradients, how far a step has moved what is trained, what it says, and what it has seen of each token."""
     trainer = trainer_of(shape, config_for(shape, optimizer, lora, axes))
     found = gradients(trainer, batch_for(shape))
     before = {name: each.detach().clone() for name, each in trainer.trained.trained.items()}
     told = trainer.step(batch_for(shape), 0.0, [HINT])
     moved = whole(trainer, {name: each - before[name] for name, each in trainer.trained.trained.items()})
-    return found, moved, told
+    return found, moved, told, trainer.seen
 
 
 def bf16_gradients(shape, axes, form):

@@ -41,13 +41,15 @@ def largest_error(found, wanted):
 
 
 def learns_what_one_does(world, axes, shape, optimizer, lora):
-    gradients, moved, told = alone(shape, optimizer, lora)
+    gradients, moved, told, seen = alone(shape, optimizer, lora)
     for theirs in world.run(Sizes.of(axes).world, "one_step", shape, optimizer, lora, axes):
         assert largest_error(theirs[0], gradients) < GRADIENT
         assert largest_error(theirs[1], moved) < STEP
         assert theirs[2].keys() == told.keys()
         for name, value in told.items():
             assert theirs[2][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+        for name, column in seen._asdict().items():
+            np.testing.assert_allclose(getattr(theirs[3], name), column, rtol=1e-4, atol=1e-5, err_msg=name)
     assert max(np.linalg.norm(each) for each in moved.values()) > 0
 
 
