@@ -27,8 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1] / "environments"))
+from own_leftovers import left
+
 from etude.environments.base import Backend, Sandbox, SandboxSpec
-from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig, NamespaceSandbox
 from etude.errors import EtudeError, SandboxSpoiled
 from etude.harness.session import SessionResult
@@ -387,7 +389,7 @@ def prove(states: int, seed: int, at_once: int, forks: int, only: str = "") -> d
         "outside_touched": touched[:20],
         "strays": strays()[:20],
         "outside_read": tally.outside_read[:20],
-        "left_over": leftovers(),
+        "left_over": left(),
         "left_running": running,
         "backend": "namespace",
         "root": os.geteuid() == 0,
