@@ -54,7 +54,7 @@ WITH = {
     "archive/writer.py": (
         "ArchiveWriter.keep = _timed(ArchiveWriter.keep)\nArchiveWriter.mark = _timed(ArchiveWriter.mark)\n"
     ),
-    "rollouts/loop.py": "marks_of = _timed(marks_of)\n",
+    "rollouts/actors/trainer.py": "marks_of = _timed(marks_of)\n",
     "trainer/step.py": "seen_tokens = _timed(seen_tokens, listed=True)\n",
 }
 """What is added to modules of the copy that archives. A log is decoded anyway: that is done before the clock runs."""
@@ -67,10 +67,10 @@ WITHOUT = {
     "archive/writer.py": (
         "ArchiveWriter.keep = lambda self, kept: 0\nArchiveWriter.mark = lambda self, step, marks: None\n"
     ),
-    "rollouts/loop.py": (
+    "rollouts/actors/trainer.py": (
         "from types import SimpleNamespace as _Marks\ndef marks_of(*given): return [_Marks(mask=b'1')]\n"
     ),
-    "trainer/step.py": "def seen_tokens(pieces): return NOTHING_SEEN\n",
+    "trainer/step.py": "def seen_tokens(*given): return NOTHING_SEEN\n",
 }
 
 

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from archive_samples import kept, marks
 from gguf_files import write_gguf
 from offline_wheels import PYTEST, pack
 from page_commands import ROOT, blocks
@@ -26,7 +27,8 @@ from test_families import publish, tensors
 from test_mining import CART, MENDED, TESTS
 from weight_samples import make_chain, publisher_on
 
-from etude.records import Version
+from etude.archive.writer import ArchiveWriter
+from etude.records import Truncated, Version
 from etude.rollouts.plan.rates import LEAST_ROLLOUTS, LEAST_STEPS
 from etude.weights.opening import open_store
 
@@ -250,6 +252,14 @@ def live(made: World, ends: ExitStack) -> None:
 def runs(made: World, ends: ExitStack) -> None:
     """A directory of runs, in which there is none yet."""
     (made.root / "runs").mkdir()
+
+
+def archived(made: World, ends: ExitStack) -> None:
+    """A run whose archive has a few trajectories, one of which was trained on."""
+    with ArchiveWriter(made.root / "runs/quickstart-0") as writer:
+        writer.keep(kept("g0/0"))
+        writer.keep(kept("g0/1", outcome=Truncated("turns", 0.0, {"tests": 0.0})))
+        writer.mark(1, [marks("g0/0")])
 
 
 def roots(made: World, ends: ExitStack) -> None:

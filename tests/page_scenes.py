@@ -75,6 +75,7 @@ SCENES: Mapping[str, Scene] = {
     "explain": Scene("docs/recipes.md", (prepared.clone,)),
     "loop": Scene("docs/loop.md", (prepared.clone,), seconds=45),
     "live run": Scene("docs/faults.md", (prepared.live,), seconds=75),
+    "archive": Scene("docs/archive.md", (prepared.archived,)),
     "search": Scene("docs/search.md", (prepared.shop, prepared.in_shop)),
     "models": Scene("docs/models.md", (prepared.downloads,), smaller=PACKAGE, seconds=40),
     "serving": Scene("docs/serving.md", (prepared.clone,)),
@@ -149,7 +150,6 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "docs/commands.md": {
         "etude pretrain recipes/base.toml --out runs/base": ("40 minutes", ""),
         "etude tasks split tasks/shop --out tasks/split --newest 0.3": _SPLIT,
-        "etude runs export runs/quickstart-0 --to tensorboard": _SINK,
         "etude images add debian:bookworm --package git --package python3 --name debian": _DEBIAN,
     },
     "docs/engines.md": {

@@ -8,7 +8,8 @@ import pytest
 from page_commands import PAGES, ROOT, blocks, commands_of
 
 sys.path += [
-    str(ROOT / "tests" / each) for each in ("harness", "models", "product", "rewards", "weights", "environments/server")
+    str(ROOT / "tests" / each)
+    for each in ("archive", "harness", "models", "product", "rewards", "weights", "environments/server")
 ]
 from page_scenes import FIRST_HOUR, NOT_PLAYED, SCENES
 from page_world import same, world

@@ -84,10 +84,9 @@ class _Filler:
         """Of chunks that were removed, or cut, or are others of the same number."""
         there = chunks(self.directory)
         for number, nonce, scanned in self._tell("SELECT number, nonce, scanned FROM chunks").fetchall():
-            if number in there:
-                with opened(there[number]) as file:
-                    if nonce_of(file) == nonce and file.seek(0, 2) >= scanned:
-                        continue
+            with contextlib.suppress(KeyError, FileNotFoundError), opened(there[number]) as file:
+                if nonce_of(file) == nonce and file.seek(0, 2) >= scanned:
+                    continue
             self._forget(number)
 
     def _forget(self, number: int) -> None:
@@ -208,7 +207,10 @@ class _Filler:
                 self._fate(f"dropped IS NOT NULL AND {_OF_GROUP}", (fate.group,), None)
                 self._tell("DELETE FROM fates WHERE group_id = ?", (fate.group,))
             for slot in fate.slots():
-                self._tell("INSERT OR REPLACE INTO fates VALUES (?, ?, ?)", (slot, fate.group, fate.reason))
+                if fate.reason is None:
+                    self._tell("DELETE FROM fates WHERE id = ?", (slot,))
+                else:
+                    self._tell("INSERT OR REPLACE INTO fates VALUES (?, ?, ?)", (slot, fate.group, fate.reason))
                 self._fate("id = ? AND dropped IS NOT ?", (slot, fate.reason), fate.reason)
         self._tell("INSERT OR REPLACE INTO meta VALUES ('ledger', ?)", (ledger,))
 

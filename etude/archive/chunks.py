@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 from pathlib import Path
 
 from etude.archive.frames import START, new_header
@@ -45,12 +46,16 @@ def is_written(path: Path) -> bool:
 
 
 class ChunkFile:
-    """One process's way into the archive; one thread's at a time."""
+    """One process's way into the archive. One thread at a time adds; any may wait for the disk."""
 
     def __init__(self, directory: Path, chunk_bytes: int = CHUNK_BYTES) -> None:
         """Makes no file before there is something to write."""
         self.directory, self._chunk_bytes = directory, chunk_bytes
         self._file, self._length, self._path = -1, 0, directory
+        self._added = self._synced = 0
+        """Bytes of frames, over all chunks: that were added, and that the disk has."""
+        self._syncing = threading.Lock()
+        self._failed: OSError | None = None
         self.begun = 0
         """Chunks that this process has opened."""
 
@@ -59,19 +64,37 @@ class ChunkFile:
         """Whether what is added next begins a chunk."""
         return self._file < 0 or self._length >= self._chunk_bytes
 
-    def append(self, frames: bytes) -> None:
-        """Add frames, whole, behind each other; they are the disk's when this returns. Raises CheckpointError where it
-        refuses, and then nothing was added.
+    def append(self, frames: bytes) -> int:
+        """Add frames, whole, behind each other: they are the kernel's when this returns. Returns what `sync` is to be
+        told to have them on the disk. Raises OSError where it refuses, and then nothing was added.
         """
-        try:
-            if self.is_full:
-                self._next()
-            append_whole(self._file, frames, self._path)
-            self._length += len(frames)
-            with naming(self._path):
+        if self.is_full:
+            self._next()
+        append_whole(self._file, frames, self._path)
+        self._length += len(frames)
+        self._added += len(frames)
+        return self._added
+
+    def sync(self, added: int) -> None:
+        """Return when the disk has all that was added up to there; who waits at the same time waits for one write.
+        Raises CheckpointError where the disk fails, and ever after: asked again it would say that all is well.
+        """
+        with self._syncing:
+            if self._synced < added:
+                self._sync()
+
+    def _sync(self) -> None:
+        reached = self._added
+        if self._failed is None:
+            try:
                 os.fdatasync(self._file)
-        except OSError as error:
-            raise CheckpointError(f"{error.filename}: cannot be written ({error}); make room there") from error
+            except OSError as error:
+                self._failed = error
+        if self._failed is not None:
+            raise CheckpointError(
+                f"{self._path}: the disk fails ({self._failed}); look at the kernel's log, make room, and go on anew"
+            ) from self._failed
+        self._synced = reached
 
     def _next(self) -> None:
         """Open a chunk with a number that nobody had."""
@@ -92,7 +115,12 @@ class ChunkFile:
         self.begun += 1
 
     def close(self) -> None:
-        """Safe to call twice."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        """What was added is on the disk. Safe to call twice."""
+        with self._syncing:
+            if self._file >= 0:
+                try:
+                    if self._synced < self._added:
+                        self._sync()
+                finally:
+                    os.close(self._file)
+                    self._file = -1

@@ -46,6 +46,10 @@ CREATE TABLE trajectories(
   tools TEXT, "limit" TEXT, trained_tokens INTEGER, dropped TEXT,
   reward_key REAL, step_key INTEGER
 );
+CREATE INDEX tools_of ON tools(seq);
+CREATE INDEX marks_in ON marks(chunk);
+CREATE INDEX fates_of ON fates(group_id);
+CREATE INDEX notes_of ON notes(trajectory);
 CREATE VIRTUAL TABLE said USING fts5(
   instruction, final, calls, findings, notes, tokenize = "unicode61 remove_diacritics 2"
 );
@@ -170,6 +174,7 @@ class Index:
 def _is_of_use(made: sqlite3.Connection) -> bool:
     """Whether it is an index of this format."""
     try:
+        made.execute("PRAGMA trusted_schema = OFF")  # a run may have been copied from anywhere
         made.execute("PRAGMA journal_mode = WAL")
         made.execute("PRAGMA synchronous = NORMAL")
         if not made.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():

@@ -33,22 +33,22 @@ class ArchiveWriter:
         """Those that the chunk has."""
 
     def keep(self, kept: Kept) -> int:
-        """A trajectory was judged: it is the disk's when this returns. Returns its bytes there. Raises CheckpointError
-        where the disk refuses.
+        """A trajectory was judged: it is the disk's when this returns. Returns its bytes there. Raises OSError where
+        there is no room, CheckpointError where the disk fails.
         """
         frame = frame_of(kept)
         with self._turn:
-            full = self._chunk.is_full
-            if full:
+            if begins := self._chunk.is_full:  # the next one has no task yet
                 self._tasks.clear()
             if kept.task.id not in self._tasks:
                 frame = task_frame(kept.task) + frame
-            self._append(frame, full)
+            added = self._chunk.append(frame)
             self._tasks.add(kept.task.id)
+        self._on_disk(added, begins)
         return len(frame)
 
     def mark(self, step: int, marks: Sequence[Marks]) -> None:
-        """A step has trained on these. Raises CheckpointError where the disk refuses."""
+        """A step has trained on these. Raises what `keep` does."""
         self._add(marks_frames(step, marks))
 
     def resumed(self, step: int) -> None:
@@ -57,14 +57,14 @@ class ArchiveWriter:
 
     def _add(self, frames: bytes) -> None:
         with self._turn:
-            full = self._chunk.is_full
-            if full:
+            if begins := self._chunk.is_full:  # the next one has no task yet
                 self._tasks.clear()
-            self._append(frames, full)
+            added = self._chunk.append(frames)
+        self._on_disk(added, begins)
 
-    def _append(self, frames: bytes, full: bool) -> None:
-        self._chunk.append(frames)
-        if full:
+    def _on_disk(self, added: int, begins: bool) -> None:
+        self._chunk.sync(added)
+        if begins:
             remove_old(self.directory, self.retention)
 
     def close(self) -> None:

@@ -19,16 +19,14 @@ a `Sample`, which holds none. What survives whose death is in `docs/faults.md`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from etude.records import Group, InfraFailed
 from etude.trainer.credit import assign_advantages
-from etude.trainer.marks import marks_of
 from etude.trainer.packing import build_batch
 
 if TYPE_CHECKING:
-    from etude.archive.records import Marks
     from etude.rollouts.controller import Controller
     from etude.rollouts.slots import Slot
     from etude.trainer.config import TrainerConfig
@@ -83,9 +81,8 @@ def learn(
     config: TrainerConfig,
     progress: float,
     hints: Sequence[HintExample] = (),
-    mark: Callable[[list[Marks]], object] = lambda marks: None,
 ) -> dict[str, Any]:
-    """One optimizer step on scored groups; returns its metrics. `mark` is told what it has made of each token.
+    """One optimizer step on scored groups; returns its metrics.
 
     `hints` are messages that went wrong, each with a hint that is distilled into the policy beside the reward
     (`credit.feedback`); there are none by default.
@@ -96,10 +93,8 @@ def learn(
     metrics = trainer.step(batch, progress, hints)  # forward with the sampler's routes, loss, gradient, optimizer
     # A lossless delta, beside the next step. A step whose gradient was not finite was skipped, and has no new version.
     handed_over = publishing.put(trainer.version, trainer.export)
-    marks = marks_of(groups, batch, trainer.seen, config.credit.mask_summaries)
-    mark(marks)  # into the archive, beside the trajectories: nothing here reads it again
     return metrics | {
-        "used": metrics["used"] | credit.used | {"marked_tokens": sum(len(each.mask) for each in marks)},
+        "used": metrics["used"] | credit.used,
         "snapshot_ms": handed_over.snapshot_ms,
         "publish_stall_ms": handed_over.stall_ms,
     }

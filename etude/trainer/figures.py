@@ -41,10 +41,12 @@ class TokenFigures(NamedTuple):
     mask_S: Tensor
 
 
-def seen_tokens(pieces: Iterable[TokenFigures]) -> SeenTokens:
+def seen_tokens(pieces: Iterable[TokenFigures], batch: Batch) -> SeenTokens:
     """Of a whole batch, on the host."""
     logps_S, entropies_S, mask_S = (torch.cat(each).cpu() for each in zip(*pieces, strict=True))
-    return SeenTokens(logps_S.float().numpy(), entropies_S.float().numpy(), mask_S.numpy())
+    return SeenTokens(
+        logps_S.float().numpy(), entropies_S.float().numpy(), mask_S.numpy(), batch.advantages[batch.loss_mask]
+    )
 
 
 def metrics_of(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etude.archive.records import MASKS, Marks
-from etude.records import Batch, Floats, Group, Trajectory
+from etude.records import Floats, Group, Trajectory
 from etude.trainer.packing import trained_tokens
 
 MASKED_UP, MASKED_DOWN, GATED = (MASKS.index(name) for name in ("masked_up", "masked_down", "gated"))
@@ -27,24 +27,25 @@ class SeenTokens(NamedTuple):
     entropies_S: Floats
     mask_S: npt.NDArray[np.uint8]
     """Places in `archive.records.MASKS`."""
+    advantages_S: Floats
 
 
-NOTHING_SEEN = SeenTokens(np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0, np.uint8))
+_NO_FLOATS = np.zeros(0, np.float32)
+NOTHING_SEEN = SeenTokens(_NO_FLOATS, _NO_FLOATS, np.zeros(0, np.uint8), _NO_FLOATS)
 
 
-def marks_of(groups: Sequence[Group], batch: Batch, seen: SeenTokens, mask_summaries: bool) -> list[Marks]:
-    """Of every trajectory of a batch that `packing.build_batch` has made from these groups."""
-    advantages_S = batch.advantages[batch.loss_mask]
+def marks_of(groups: Sequence[Group], seen: SeenTokens, mask_summaries: bool) -> list[Marks]:
+    """Of every trajectory of these groups, whose batch (`packing.build_batch`) was stepped on."""
     found, at = [], 0
     for trajectory in (member for group in groups for member in group.trajectories):
         where = _trained(trajectory, mask_summaries)
         here = slice(at, at := at + int(where.sum()))
-        columns = (_spread(each[here], where) for each in (advantages_S, seen.logps_S, seen.entropies_S))
+        columns = (_spread(each[here], where) for each in (seen.advantages_S, seen.logps_S, seen.entropies_S))
         mask = np.full(len(where), _LEFT_OUT, np.uint8)
         mask[where] = seen.mask_S[here]
         found.append(Marks(trajectory.id, *columns, mask))
-    if at != len(advantages_S):
-        raise ValueError(f"the batch has {len(advantages_S)} tokens in its loss, its trajectories {at}")
+    if at != len(seen.mask_S):
+        raise ValueError(f"the batch has {len(seen.mask_S)} tokens in its loss, its trajectories {at}")
     return found
 
 

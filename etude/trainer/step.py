@@ -143,7 +143,7 @@ class Trainer:
         parity, divergence, lr_scale, norm, clipped, moved = read(found)
         (distilled,) = read_all([asked.distilled])
         sums.update({"parity_tokens": len(parity_P), "parity_abs_dlogp": parity})
-        self.seen = seen_tokens(result.tokens for result in results)
+        self.seen = seen_tokens((result.tokens for result in results), batch)
         drift_M = torch.cat([result.drift_M for result in results]).cpu().numpy()
         gate = self._gate(drift_M, sums["gated"] / sums["segments"])
         compared = sums["matched_tokens"] + sums["parity_tokens"]

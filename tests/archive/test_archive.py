@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from made import SAMPLED, TOTAL, kept, log, marks
+from archive_samples import SAMPLED, TOTAL, kept, log, marks
 
 from etude.archive.query import Filter
 from etude.archive.reader import ArchiveReader

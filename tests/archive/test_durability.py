@@ -12,10 +12,13 @@ import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made import TOTAL, kept, marks
+from archive_samples import TASK, TOTAL, kept, marks
+from sick_disk import mounted
 
 from etude.archive.chunks import chunks
 from etude.archive.query import Filter
@@ -29,7 +32,7 @@ HERE = Path(__file__).parent
 PROGRAM = """
 import sys
 from pathlib import Path
-from made import kept, marks
+from archive_samples import kept, marks
 from etude.archive.writer import ArchiveWriter
 
 run, first, many, step = Path(sys.argv[1]), *map(int, sys.argv[2:])
@@ -95,8 +98,7 @@ def test_a_chunk_is_as_good_as_its_whole_frames(tmp_path):
         path.write_bytes(data[:cut])
         expected = sum(end <= cut for end in ends)
         assert len(whole(tmp_path / "run")) == expected, cut
-    for _ in range(12):
-        place = drawn.randrange(16, len(data))
+    for place in [16, ends[1] + 3, ends[2] + 12, *(drawn.randrange(16, len(data)) for _ in range(8))]:
         path.write_bytes(data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :])
         shutil.rmtree(tmp_path / "copy", ignore_errors=True)
         shutil.copytree(tmp_path / "run/archive/chunks", tmp_path / "copy/archive/chunks")
@@ -265,3 +267,29 @@ def test_a_resumed_trainer_takes_back_what_it_had_marked(tmp_path):
             assert reader.trajectory("g1/0").marks is None and reader.trajectory("g2/0").marks.advantages[0] == -1.0
             assert reader.row("g2/0").reward == 0.5 and reader.count() == 3
         (tmp_path / "archive/index.sqlite").unlink()
+
+
+def test_many_threads_keep_at_once(tmp_path):
+    """In chunks that fill up meanwhile, each with the tasks that it needs."""
+    with ArchiveWriter(tmp_path, Retention(), chunk_bytes=15_000) as writer, ThreadPoolExecutor(8) as threads:
+        tasks = [replace(TASK, id=f"t{number}") for number in range(3)]
+        done = [
+            threads.submit(writer.keep, kept(f"g{number}/0", task=tasks[number % 3], seed=number))
+            for number in range(90)
+        ]
+        assert all(each.result() > 0 for each in done)
+    assert len(chunks(tmp_path / "archive")) > 5
+    assert sorted(whole(tmp_path)) == sorted(f"g{number}/0" for number in range(90))
+
+
+def test_a_full_disk_is_said_and_what_was_kept_stands(tmp_path):
+    with mounted(tmp_path / "disk", "1m") as disk:
+        run = disk.at / "run"
+        with ArchiveWriter(run) as writer:
+            writer.keep(kept("g0/0"))
+            disk.fill()
+            with pytest.raises(OSError, match=r"No space.*\.chunk"):
+                writer.keep(kept("g1/0", result="".join(map(str, range(20_000)))))
+            disk.clear()
+            writer.keep(kept("g2/0"))
+        assert whole(run) == ["g0/0", "g2/0"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
+from contextlib import closing
 
 import pytest
-from made import kept, marks
+from archive_samples import kept, marks
 
-from etude.archive.contents import FILE_BYTES, FILES, FILES_BYTES, VERIFIER_CHARS
+from etude.archive.contents import ARGUMENTS, FILE_BYTES, FILES, FILES_BYTES, FINAL, FINDINGS, VERIFIER_CHARS
 from etude.archive.export import export
 from etude.archive.fates import LEDGER
 from etude.archive.frames import Kind, encoded
@@ -61,17 +63,20 @@ def test_what_is_huge_is_bounded_and_says_so(tmp_path):
     with ArchiveWriter(tmp_path) as writer:
         size = writer.keep(
             kept(files=files, verifier="v" * 1_000_000, result="r" * 500_000, last="l" * 1_000_000,
-                 findings=["f" * 100_000] * 10, calls=[("write_file", {"content": "c" * 500_000})] * 8)
+                 findings=["f" * 100_000] * 10, calls=[("write_file", {"content": "c" * 50_000})] * 80)
         )  # fmt: skip
         assert size < 400_000
     with ArchiveReader(tmp_path) as reader:
         [row], found = reader.trajectories().rows, reader.trajectory("g0/0")
-        assert row.calls == 8 and len(found.verifier) == VERIFIER_CHARS
+        assert row.calls == 80 and len(found.verifier) == VERIFIER_CHARS
         assert [change.path for change in found.files] == [change.path for change in files]
         assert found.files[0].cut and len(found.files[0].after) == FILE_BYTES
         assert not found.files[1].cut and found.files[1].after == b"y" * 4_000
         assert found.files[-1].cut and found.files[-1].after == b""
         assert sum(len(change.after) for change in found.files) <= FILES_BYTES + FILE_BYTES
+    with closing(sqlite3.connect(tmp_path / "archive/index.sqlite")) as index:
+        [said] = index.execute("SELECT length(final), length(calls), length(findings) FROM said").fetchall()
+        assert (said[0], said[2]) == (FINAL, FINDINGS) and ARGUMENTS <= said[1] <= ARGUMENTS + 80
     database = (tmp_path / "archive/index.sqlite").stat().st_size
     assert database < 600_000, "full text is of bounded excerpts"
 
@@ -120,6 +125,13 @@ def test_a_page_is_one_walk_along_an_index(tmp_path):
             holds, values = holding(chosen.conditions())
             [step] = plan(f"SELECT count(*) FROM trajectories WHERE {holds}", values)
             assert "USING COVERING INDEX" in step and step.startswith("SEARCH"), step
+        for change in (
+            "DELETE FROM tools WHERE seq = 1", "DELETE FROM fates WHERE group_id = 'g'",
+            "UPDATE trajectories SET dropped = 'x' WHERE dropped IS NOT NULL AND "
+            "id IN (SELECT id FROM fates WHERE group_id = 'g')",
+            "SELECT id FROM marks WHERE chunk = 3", "SELECT * FROM notes WHERE trajectory = 'a'",
+        ):  # fmt: skip
+            assert not any(step.startswith("SCAN") for step in plan(change, [])), change
         for field in HISTOGRAMS:
             chosen = Filter(outcome="scored", reward=(0.1, None), version=(2, 5), trained=True, task="t")
             column, here, values = histogram_sql(chosen.conditions(), field, probed=True)

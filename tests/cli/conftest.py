@@ -3,5 +3,5 @@
 import sys
 from pathlib import Path
 
-for folder in ("harness", "models", "weights", "product", "rewards", "environments/server"):
+for folder in ("harness", "models", "weights", "product", "rewards", "environments/server", "archive"):
     sys.path.insert(0, str(Path(__file__).parents[1] / folder))

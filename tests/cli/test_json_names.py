@@ -40,11 +40,10 @@ NOT_RUN = {
     **dict.fromkeys(
         ("train", "pretrain", "plan", "bench behaviour", "tasks mine", "tasks split", "environments burst"), _FIGURES
     ),
-    "runs export": "a library of 300 MB",
 }
 """Each with the reason."""
 SCENES_OF = {
-    "commands live": {"runs set", "runs replace", "runs engines"},
+    "commands live": {"runs set", "runs replace", "runs engines", "runs export", "runs gc"},
     "sitting": {"sessions serve"},
     "looking": {"studio"},
     "sandboxes": {"play", "serve", "environments serve"},

@@ -22,7 +22,7 @@ def marked(trainer, groups, mask_summaries=False):
     values = [group_advantages(group, AdvantageConfig()) for group in groups]
     batch = build_batch(groups, values, trainer.version, mask_summaries=mask_summaries)
     trainer.step(batch)
-    return marks_of(groups, batch, trainer.seen, mask_summaries), values
+    return marks_of(groups, trainer.seen, mask_summaries), values
 
 
 @torch.no_grad()
@@ -90,11 +90,11 @@ def test_the_counts_are_those_of_the_metrics():
     values = [group_advantages(group, AdvantageConfig()) for group in groups]
     batch = build_batch(groups, values, trainer.version)
     metrics = trainer.step(batch)
-    found = marks_of(groups, batch, trainer.seen, mask_summaries=False)
+    found = marks_of(groups, trainer.seen, mask_summaries=False)
     masked = sum(int((each.mask >= MASKS.index("masked_up")).sum()) for each in found)
     assert sum(len(each.mask) for each in found) == metrics["trained_tokens"] == 64
     assert masked == round(metrics["masked_share"] * 64)
     total = np.nansum(np.concatenate([each.entropies for each in found]))
     assert total / 64 == pytest.approx(metrics["entropy"], rel=1e-5)
     with pytest.raises(ValueError, match="its trajectories"):
-        marks_of(groups[:1], batch, trainer.seen, mask_summaries=False)
+        marks_of(groups[:1], trainer.seen, mask_summaries=False)

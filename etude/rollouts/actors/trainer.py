@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.loop import learn
 from etude.rollouts.sample import SampleGroup
 from etude.rollouts.trajectory_store import TrajectoryStore
+from etude.trainer.marks import marks_of
 
 if TYPE_CHECKING:
     from etude.trainer.feedback import HintExample
@@ -106,8 +106,8 @@ class TrainerActor:
         rows = self.product.rows if self.product else 0
         whole = [self._read(group) for group in groups]
         hints, progress = self._hints(whole), controller_state["progress"]
-        mark = partial(self.archive.mark, controller_state["line"]["step"])
-        metrics = learn(whole, self.trainer, self.publishing, self.config.trainer, progress, hints, mark)
+        metrics = learn(whole, self.trainer, self.publishing, self.config.trainer, progress, hints)
+        metrics["used"]["marked_tokens"] = self._mark(whole, controller_state["line"]["step"])
         if self.product is not None:
             metrics["low_precision_rows_trained"] = self.product.rows - rows
 
@@ -121,6 +121,12 @@ class TrainerActor:
     def _read(self, group: SampleGroup) -> Group:
         """The group with its tokens, from where the session workers have put them."""
         return Group(group.id, group.task, tuple(map(self.trajectories.trajectory, group.samples)))
+
+    def _mark(self, groups: list[Group], step: int) -> int:
+        """Put what the step has made of each token beside its trajectory; returns how many tokens these were."""
+        marks = marks_of(groups, self.trainer.seen, self.config.trainer.credit.mask_summaries)
+        self.archive.mark(step, marks)
+        return sum(len(each.mask) for each in marks)
 
     def _save(self, controller_state: dict[str, Any], metrics: dict[str, Any]) -> None:
         from etude.trainer.checkpoint import save
