@@ -48,7 +48,7 @@ class Camera:
                 tab.page.screenshot(path=path)
                 if self.docs:
                     with Image.open(path) as picture:
-                        picture.convert("RGB").quantize(48).save(path, optimize=True)
+                        picture.convert("RGB").quantize(200).save(path, optimize=True)
         tab.page.set_viewport_size(WIDE)
 
 
@@ -62,7 +62,7 @@ def addresses(served: Studio) -> Iterator[tuple[str, str]]:
     if len(runs) > 1:
         yield "compare", "/runs?compare=" + ",".join(each["id"] for each in runs[:3])
     yield "trajectories", f"/run/{id}/trajectories"
-    if rows := served.get(f"/runs/{id}/trajectories?solved=true&step=1&order=-turns&limit=1")["rows"]:
+    if rows := served.get(f"/runs/{id}/trajectories?solved=true&outcome=scored&step=1&order=-turns&limit=1")["rows"]:
         row = rows[0]  # of the first step, what took longest to solve: it has erred and mended
         yield "step", f"/run/{id}/step/1"
         yield from of_one(f"/run/{id}/trajectory/{row['id'].replace('/', '~')}")

@@ -58,7 +58,7 @@ function Head({ run }: { run: RunDetail }) {
         <Facts
           big
           of={[
-            ['Steps', <a href={to(['run', run.id, 'step', run.steps])}>{whole(run.steps)}</a>],
+            ['Steps', run.steps ? <a href={to(['run', run.id, 'step', run.steps])}>{whole(run.steps)}</a> : '0'],
             ['Reward', figure(run.figures.reward)],
             ['Solve rate', percent(run.figures.solve_rate)],
             ['Version', run.version === null ? NONE : <a href={to(['run', run.id, 'versions'])}>v{run.version}</a>],
