@@ -32,7 +32,7 @@ def open_mesh(config: TrainerConfig, model: Path) -> Mesh:
         )
     device = choose("torch", "cpu").device  # ranks meet by gloo
     Sizes.of(config.mesh).require(shape_of(model))
-    layout = Layout(config.mesh, device.type)
+    layout = Layout(config.mesh)
     with from_checkpoint(model) as source:
         sharded = Sharded(shape_of(model), layout, device, config.format).fill(source)
     return Mesh(layout, sharded, config)
