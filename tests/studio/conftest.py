@@ -26,8 +26,9 @@ def web(tmp_path_factory):
     return place
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
+    """Not for longer: while it is there an event loop runs in this thread, and no test could begin another."""
     browser = Chromium()
     yield browser.browser
     browser.close()

@@ -62,6 +62,10 @@ def test_every_page_is_shown_and_axe_finds_nothing_serious(context, shown, web, 
     assert [fault for fault in tab.faults if "400" not in fault] == []  # the plan of a run that has played nothing
 
 
+WORK = ["--work", "--agent-set", 'endpoint.url="http://127.0.0.1:9/v1"', "--agent-set", 'endpoint.model="m"']
+"""Nothing is asked of this model."""
+
+
 def test_a_run_is_found_read_and_left_by_keyboard_alone(tab):
     press, write = tab.page.keyboard.press, tab.page.keyboard.type
     tab.go("/runs")
@@ -81,7 +85,7 @@ def test_a_run_is_found_read_and_left_by_keyboard_alone(tab):
     tab.see("3 found")
     assert "tool=read_file" in tab.page.url and "outcome=scored" in tab.page.url
     press("Escape")
-    expect(tab.page.locator("tbody tr")).not_to_have_count(0)
+    expect(tab.page.locator("tbody tr.pick")).to_have_count(3)
     press("j")
     press("j")
     press("Enter")
@@ -94,6 +98,7 @@ def test_a_run_is_found_read_and_left_by_keyboard_alone(tab):
     expect(tab.page.get_by_role("dialog", name="Keys on this page")).to_be_visible()
     press("Escape")
     press("Control+k")
+    expect(tab.page.get_by_role("combobox", name="Command or run")).to_be_focused()
     write("versions")
     press("Enter")
     tab.is_at("Versions")
@@ -224,7 +229,7 @@ def test_a_tab_without_a_code_sees_nothing_and_a_code_works_once(context, shown)
 def test_notes_are_written_only_where_work_is_allowed(context, tab, shown, places, tmp_path):
     tab.go(f"/run/{shown.id('second')}/trajectory/g1~0")
     assert tab.page.get_by_role("button", name="Note on this call of grep").count() == 0
-    with studio(tmp_path / "home", places, more=["--work"]) as served:
+    with studio(tmp_path / "home", places, more=WORK) as served:
         writing = Tab(context, served)
         writing.go(f"/run/{served.id('second')}/trajectory/g1~0")
         writing.page.get_by_role("button", name="Note on this call of grep").click()

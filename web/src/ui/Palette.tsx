@@ -1,5 +1,5 @@
 // The command palette (Ctrl-K), and the help that lists the keys. Owns which commands there are: pages, runs, appearance.
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { signal } from '@preact/signals';
 import { held, type Key } from '../keys';
 import { oneLine } from '../text';
@@ -15,7 +15,8 @@ export const help = signal(false);
 
 function useDialog(open: boolean, close: () => void) {
   const dialog = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
+    // at once: what is typed next belongs to it
     if (open && !dialog.current?.open) dialog.current?.showModal();
     if (!open && dialog.current?.open) dialog.current.close();
   }, [open]);

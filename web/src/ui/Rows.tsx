@@ -45,7 +45,8 @@ export function Rows<R>({ label, rows, columns, id, open, total, more, keys = []
   };
   useEffect(() => {
     // what is chosen has the focus, so that a screen reader tells of it and Enter follows its link
-    if (at !== null) scroller.current?.querySelector<HTMLElement>('tr[data-chosen] a')?.focus({ preventScroll: true });
+    // unless the next key has moved on already
+    if (at !== null && now.current.at === at) scroller.current?.querySelector<HTMLElement>('tr[data-chosen] a')?.focus({ preventScroll: true });
   }, [at]);
   const withChosen = (does: (row: R) => void) => () => {
     const chosen = now.current.at === null ? undefined : now.current.rows[now.current.at];

@@ -40,7 +40,7 @@ export function TokenView({ run, row, segment, count, way, choose, start }: Prop
     // a block may be higher than the window: the token itself comes into view, once, when it is there
     if (sought.current === null) return;
     const found = scroller.current?.querySelector(`[data-at="${sought.current}"]`);
-    if (!found) return;
+    if (!found) return view.show(Math.floor(sought.current / BLOCK)); // blocks before it were higher than was guessed
     within(scroller.current!, found);
     sought.current = null;
   });
