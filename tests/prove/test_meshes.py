@@ -10,7 +10,7 @@ from mesh_cases import SHAPES
 from mesh_world import World
 from test_mesh import GRADIENT, STEP, alone, largest_error
 
-from etude.trainer import checkpoint
+from etude.trainer import activations, checkpoint
 from etude.trainer.mesh.sizes import Sizes
 
 MESHES = (
@@ -23,6 +23,14 @@ CASES = [
     for axes, shape, optimizer, lora in itertools.product(MESHES, SHAPES, ("muon", "adamw"), (False, True))
     if not (shape == "dense" and "ep" in axes) and not (shape != "latent" and axes.get("cp") == 4)
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bounds():
+    """What `mesh_cases` sets in this process too is not for other tests."""
+    kept = activations.VOCABULARY_BYTES, activations.BLOCKS_BYTES
+    yield
+    activations.VOCABULARY_BYTES, activations.BLOCKS_BYTES = kept
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from etude.errors import ConfigError
 from etude.models.checkpoint import save_checkpoint
+from etude.trainer import activations
 from etude.trainer.mesh.opening import open_mesh
 from etude.trainer.mesh.sizes import Sizes
 from etude.weights.manifest import root_of
@@ -24,6 +25,14 @@ RUN = 1e-2
 """And over twenty steps, each from the weights of the one before: a policy has bf16 values, and one that falls to the
 other side of a tie differs by 0.4%."""
 alone = lru_cache(one_step)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bounds():
+    """What `mesh_cases` sets in this process too is not for other tests."""
+    kept = activations.VOCABULARY_BYTES, activations.BLOCKS_BYTES
+    yield
+    activations.VOCABULARY_BYTES, activations.BLOCKS_BYTES = kept
 
 
 @pytest.fixture(scope="module")
