@@ -6,11 +6,11 @@ import random
 import numpy as np
 import proofs
 import pytest
-from mesh_cases import SHAPES
+from mesh_cases import SHAPES, ranks_at_work
 from mesh_world import World
 from test_mesh import GRADIENT, STEP, alone, largest_error
 
-from etude.trainer import activations, checkpoint
+from etude.trainer import checkpoint
 from etude.trainer.mesh.sizes import Sizes
 
 MESHES = (
@@ -25,19 +25,7 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def bounds():
-    """What `mesh_cases` sets in this process too is not for other tests."""
-    kept = activations.VOCABULARY_BYTES, activations.BLOCKS_BYTES
-    yield
-    activations.VOCABULARY_BYTES, activations.BLOCKS_BYTES = kept
-
-
-@pytest.fixture(scope="module")
-def world():
-    found = World(4, "mesh_cases")
-    yield found
-    found.close()
+world = pytest.fixture(ranks_at_work, scope="module", name="world")
 
 
 @pytest.mark.proof(60)
@@ -47,7 +35,7 @@ def test_all_meshes_optimizers_and_adapters_agree_with_one_process(world, shape)
     worst = [0.0, 0.0]
     cases = [each for each in CASES if each[1] == shape]
     for axes, _, optimizer, lora in cases:
-        gradients, moved, _ = alone(shape, optimizer, lora)
+        gradients, moved, *_ = alone(shape, optimizer, lora)
         for theirs in world.run(Sizes.of(axes).world, "one_step", shape, optimizer, lora, axes):
             errors = [largest_error(theirs[0], gradients), largest_error(theirs[1], moved)]
             assert errors[0] < GRADIENT and errors[1] < STEP, (axes, shape, optimizer, lora, errors)

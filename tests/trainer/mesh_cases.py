@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import scale
+from mesh_world import World
 
 from etude.errors import CheckpointError
 from etude.kernels.choice import choose
@@ -44,6 +45,15 @@ PIECES = 80
 
 
 HINT = HintExample(np.arange(9, dtype=np.int32), np.arange(12, dtype=np.int32), 4)
+
+
+def ranks_at_work():
+    """A fixture's four ranks. What a case sets in this process too, as `trainer_of` does, is not for other tests."""
+    kept = activations.VOCABULARY_BYTES, activations.BLOCKS_BYTES
+    found = World(4, "mesh_cases")
+    yield found
+    found.close()
+    activations.VOCABULARY_BYTES, activations.BLOCKS_BYTES = kept
 
 
 def config_for(shape, optimizer, lora, axes=1, **more):

@@ -6,13 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from mesh_cases import SHAPES, config_for, one_step, scale, steps, trainer_of
-from mesh_world import World
+from mesh_cases import SHAPES, config_for, one_step, ranks_at_work, scale, steps, trainer_of
 from safetensors.torch import load_file
 
 from etude.errors import ConfigError
 from etude.models.checkpoint import save_checkpoint
-from etude.trainer import activations
 from etude.trainer.mesh.opening import open_mesh
 from etude.trainer.mesh.sizes import Sizes
 from etude.weights.manifest import root_of
@@ -27,19 +25,7 @@ other side of a tie differs by 0.4%."""
 alone = lru_cache(one_step)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def bounds():
-    """What `mesh_cases` sets in this process too is not for other tests."""
-    kept = activations.VOCABULARY_BYTES, activations.BLOCKS_BYTES
-    yield
-    activations.VOCABULARY_BYTES, activations.BLOCKS_BYTES = kept
-
-
-@pytest.fixture(scope="module")
-def world():
-    found = World(4, "mesh_cases")
-    yield found
-    found.close()
+world = pytest.fixture(ranks_at_work, scope="module", name="world")
 
 
 def largest_error(found, wanted):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from etude.harness.permissions.literals import text_of
@@ -131,19 +131,14 @@ def _check_nodes(root: Node, source: bytes) -> None:
 
 
 def _check_test(node: Node) -> None:
-    """What stands together in a test is one word, where the grammar sees an operator: `-x` is no `-` and x."""
-    if node.type == "test_command" and _touch(node.children):  # `[["a"` is a command of that name
+    """What stands together in a test is one word, where the grammar sees an operator: `-x` is no `-` and x, and `[["a"`
+    is a command of that name."""
+    together = any(one.end_byte == other.start_byte for one, other in itertools.pairwise(node.children))
+    if together and node.type != "parenthesized_expression":
         raise Unreadable("blanks are missing in a test")
     for child in node.children:
         if child.type.endswith("_expression"):
-            parts = child.children if child.type != "parenthesized_expression" else []
-            if _touch(parts):
-                raise Unreadable("blanks are missing in a test")
             _check_test(child)
-
-
-def _touch(parts: Sequence[Node]) -> bool:
-    return any(one.end_byte == other.start_byte for one, other in itertools.pairwise(parts))
 
 
 def _check_expansions(root: Node, source: bytes) -> None:
