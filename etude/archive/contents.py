@@ -13,6 +13,7 @@ Owns `frame_of`, `task_frame`, `marks_frames` and `row_of`. Everything a policy 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from types import NoneType
@@ -122,9 +123,9 @@ def row_of(head: Mapping[str, Any]) -> TrajectoryRow:
 
 
 def phase_of(trajectory_id: str) -> str:
-    """Slots of training are named g12/3, those of an evaluation by its label."""
+    """Slots of training are named g12/3, those of an evaluation by its label: development-30/… is of step 30."""
     first = trajectory_id.partition("/")[0]
-    return "training" if first[:1] == "g" and first[1:].isdigit() else first
+    return "training" if first[:1] == "g" and first[1:].isdigit() else re.sub(r"-\d+$", "", first)
 
 
 def bounded(files: Sequence[FileChange]) -> list[FileChange]:

@@ -85,7 +85,7 @@ class TrajectoryRow:
 
     id: str
     phase: str
-    """"training", or which evaluation it belongs to: base, after, control."""
+    """"training", or which evaluation it belongs to: base, development, after, control."""
     group_id: str
     task_id: str
     step: int | None

@@ -137,6 +137,14 @@ class EvaluationConfig(Config):
     """Of sampling there; 0 takes the likeliest token."""
     concurrency: int = Field(96, ge=1)
     """Sessions under way at once."""
+    every_steps: int = Field(0, ge=0)
+    """So many optimizer steps apart, a few development tasks are played beside training, by the weights that engines
+    hold then: `dev_pass1` in the steps' lines. It takes of the time there is for training. 0: none."""
+    beside_per_rung: int = Field(2, ge=1)
+    """Those tasks of each rung. No other evaluation has them."""
+
+    def idle(self) -> dict[str, str]:
+        return {} if self.every_steps else {"beside_per_rung": "with every_steps = 0"}
 
 
 class ControlConfig(Config):

@@ -21,6 +21,7 @@ from etude.errors import DeadlineExceeded, EtudeError
 from etude.records import InfraFailed, Version, in_quarantine, solved
 from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import RunConfig
+from etude.rollouts.development import DevelopmentEvaluations
 from etude.rollouts.ledger import GroupLedger
 from etude.rollouts.restore import account, restored
 from etude.rollouts.sample import Sample, SampleGroup
@@ -62,6 +63,7 @@ class Controller:
         self.schedule = schedule_of(config, saved)
         self.groups = restored(config, ledger, cluster.trajectories, tasks, stats, saved)
         self.slots = self.groups.slots
+        self.development = DevelopmentEvaluations(config.evaluation, config.rollouts.family, cluster, stats)
         self.version = Version(0)
         self.stopping = False
         self.changed = asyncio.Event()
@@ -199,6 +201,7 @@ class Controller:
 
     def record(self, line: dict[str, Any]) -> None:
         self.stats.stepped(line)
+        self.development.after_step(self.stats.steps)
 
     # --- what makes groups --------------------------------------------------------------------------------------------
 
@@ -220,6 +223,7 @@ class Controller:
         if self.making is not None:
             await self.making
         await self.cluster.cancel(list(self.rollouts))
+        await self.development.stop()
         await asyncio.gather(*self.rollouts.values(), return_exceptions=True)
         await asyncio.gather(*self.beside, return_exceptions=True)
 

@@ -71,7 +71,7 @@ async def evaluate(
         seed = random.Random(f"evaluation {task.id}").getrandbits(40)  # the same draws for every policy
         failures, what = 0, ""
         for attempt in itertools.count():
-            slot, kept = f"{label}/{task.id}/{attempt}", cluster.evaluated
+            slot, kept = slot_of(label, task, attempt), cluster.evaluated
             request = RolloutRequest(
                 slot, label, task, seed, config.temperature, kept=kept.directory, checkpoint_s=None
             )
@@ -91,6 +91,11 @@ async def evaluate(
 
     results = await asyncio.gather(*(one(task) for task in tasks))
     return [result for result, _ in results], [sample for _, sample in results]
+
+
+def slot_of(label: str, task: Task, attempt: int) -> str:
+    """Where the rollout of an attempt at a task is kept."""
+    return f"{label}/{task.id}/{attempt}"
 
 
 def judged(task: Task, sample: Sample, events: Iterable[Event]) -> Judged:

@@ -46,7 +46,7 @@ async def train(controller: Controller) -> None:
             break  # asked to stop while waiting
         line = await controller.step(groups)  # controller.py ─► trainer_worker.py ─► actors/trainer.py ─► `learn`
         controller.announce_version()  # once the version is in the store, fleet.py tells the engines; not waited for
-        controller.record(line)
+        controller.record(line)  # which now and then has development tasks played, too (development.py)
 
 
 async def make_groups(controller: Controller) -> None:

@@ -28,7 +28,9 @@ def used(config: RunConfig, model: ModelConfig, steps: int, restored: bool, plan
     """
     enough = steps >= ENOUGH_STEPS
     of_engine = config.engine.features if enough or not restored else []
-    return [*used_at_once(config, model, planted), *of_engine, *(used_in_time(config) if enough else [])]
+    every = config.evaluation.every_steps
+    beside = ["evaluated_beside"] if every and steps >= 4 * every else []  # the end breaks off one that goes on
+    return [*used_at_once(config, model, planted), *of_engine, *(used_in_time(config) if enough else []), *beside]
 
 
 def used_at_once(config: RunConfig, model: ModelConfig, planted: bool = False) -> list[str]:

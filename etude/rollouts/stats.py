@@ -65,6 +65,8 @@ class RunStats:
         """The largest of the steps so far, None while no step had a matched token."""
         self.newest_published = int(saved.get("published", 0))
         """The newest version that was counted as published; the base, version 0, is none of a run's own."""
+        self.development: dict[str, float] = saved.get("development", {})
+        """`dev_pass1`, once something was evaluated beside training."""
         self._engine_before: Counter[str] = Counter(saved.get("engine", {}))
         self._engine_now: dict[str, int] = {}
         version = last_step["version"] if last_step else 0
@@ -80,7 +82,7 @@ class RunStats:
         return {
             "steps": self.steps, "counters": dict(self.counters), "ages": dict(self.ages), "dropped": self.dropped,
             "max_abs_dlogp": self.max_abs_dlogp, "published": self.newest_published,
-            "engine": self._engine_counts(),
+            "engine": self._engine_counts(), "development": self.development,
         }  # fmt: skip
 
     def saw_engine(self, engine: Mapping[str, Any]) -> None:
@@ -129,6 +131,7 @@ class RunStats:
             "reward": sum(reward_of(member.outcome) or 0.0 for member in members) / len(members),
             "parts": _mean_parts(members),
             **self._rates(),
+            **self.development,
             "ready_groups": len(pool.ready),
             "open_groups": len(pool.open),
             "dropped": dict(pool.dropped),
@@ -153,6 +156,13 @@ class RunStats:
         self.max_abs_dlogp = max(known, default=None)
         self.history.append(line)
         self.write("step", line)
+
+    def evaluated_beside(self, line: dict[str, Any]) -> None:
+        """What development tasks said of the policy, while training went on."""
+        if line.get("played"):
+            self.counters["evaluated_beside"] += line["played"]
+            self.development = {"dev_pass1": line["solved"] / line["played"]}
+        self.write("development", line)
 
     def step_lines(self) -> Iterator[dict[str, Any]]:
         """Of all steps, from the file."""
@@ -285,7 +295,11 @@ def _mended(path: Path, steps: int, version: int) -> list[dict[str, Any]]:
     ran out of disk, and steps and deliveries of versions that were not saved and will be made again.
     """
     whole = rows(path)
-    again = {"step": lambda line: line["step"] > steps, "delivery": lambda line: line["version"] > version}
+    again = {
+        "step": lambda line: line["step"] > steps,
+        "development": lambda line: line["step"] > steps,
+        "delivery": lambda line: line["version"] > version,
+    }
     kept = [line for line in whole if line["kind"] not in again or not again[line["kind"]](line)]
     if path.exists():
         write_whole(path, "".join(json.dumps(line) + "\n" for line in kept).encode())

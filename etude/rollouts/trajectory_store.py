@@ -105,10 +105,14 @@ class TrajectoryStore:
             other._of(slot_id).parent.mkdir(parents=True, exist_ok=True)
             self._of(slot_id).rename(other._of(slot_id))
 
+    def remove_group(self, group: str) -> None:
+        """Forget all trajectories of a group, or of an evaluation. Fine when there is none."""
+        shutil.rmtree(self.directory / group, ignore_errors=True)
+
     def clear(self) -> None:
         """Forget all of them."""
         for group in self.directory.glob("*"):
-            shutil.rmtree(group, ignore_errors=True)
+            self.remove_group(group.name)
 
     def ended(self, groups: Iterable[str]) -> None:
         """A saved checkpoint says that these groups have ended: the next call removes what is theirs, for the newest
@@ -116,7 +120,7 @@ class TrajectoryStore:
         """
         removable, self._removable = self._removable, set(groups)
         for group in removable:
-            shutil.rmtree(self.directory / group, ignore_errors=True)
+            self.remove_group(group)
 
     def slots(self) -> list[str]:
         """Those that have a trajectory here."""

@@ -152,8 +152,11 @@ def _header(state: ViewState) -> Panel:
 
 def _learning(state: ViewState) -> Panel:
     table, last = Table.grid(padding=(0, 1)), _last(state)
-    for name, key, form, style in (("solved", "solve_rate", ".0%", "green"), ("reward", "reward", ".2f", "magenta")):
-        values = [line[key] for line in state.history]
+    shown = [("solved", "solve_rate", ".0%", "green"), ("reward", "reward", ".2f", "magenta")]
+    if "dev_pass1" in last:
+        shown.insert(1, ("dev tasks", "dev_pass1", ".0%", "cyan"))
+    for name, key, form, style in shown:
+        values = [line[key] for line in state.history if key in line]
         newest = format(values[-1], form) if values else "–"
         table.add_row(name, Text(newest, style="bold"), Text(sparkline(values, 22), style=style))
     table.add_row("step", str(last["step"]), f"loss {last['loss']:+.3f} H {last['entropy']:.3f}")

@@ -24,9 +24,9 @@ class Family:
     """What a report calls each rung."""
     task: Callable[[int, Split, int], Task]
 
-    def evaluation(self, split: Split, per_rung: int) -> list[Task]:
-        """A fixed set, rungs interleaved."""
-        return [self.task(rung, split, seed) for seed in range(per_rung) for rung in self.rungs]
+    def evaluation(self, split: Split, per_rung: int, first: int = 0) -> list[Task]:
+        """A fixed set, rungs interleaved: the numbers from `first` on."""
+        return [self.task(rung, split, first + seed) for seed in range(per_rung) for rung in self.rungs]
 
 
 def family(name: str) -> Family:
