@@ -94,8 +94,7 @@ class Plan:
 
     @property
     def finetuning(self) -> FinetuneConfig:
-        """In one thread: two wait for each other, and CPU time counts here."""
-        return overridden(FinetuneConfig(threads=1), self.of("sft"))
+        return overridden(FinetuneConfig(), self.of("sft"))
 
     @property
     def rejection(self) -> RejectionConfig:

@@ -2,7 +2,8 @@
 
 Owns `exam_tasks` and `seal_of`. What is measured there is for the README and for releases: whoever looks at a result
 on it and then changes something has used it up. Choices are made on development tasks: the evaluation's own, and those
-of any other number below `FIRST`. It is sealed when the ladder's rungs are final; until then it is nobody's figure.
+of any other number below `FIRST`. It is sealed: tests/tasks/test_exam.py has the hash of each part, which no later
+change may touch.
 """
 
 from __future__ import annotations

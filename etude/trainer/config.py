@@ -354,4 +354,5 @@ class FinetuneConfig(Config):
     observation_weight: float = 0.0
     gradient_clip: float = Field(4.0, gt=1)
     """As `TrainerConfig.gradient_clip`."""
-    threads: int = 2
+    threads: int = 1
+    """Two wait for each other in a small model: it is then slower by the clock, too."""

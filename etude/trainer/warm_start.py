@@ -99,7 +99,8 @@ class WarmStartConfig(Config):
     tokens: int = 1_000_000
     """To train on: all segments of all sessions, over and over; in each round where there are rounds."""
     tokens_per_step: int = 4096
-    threads: int = 2
+    threads: int = 1
+    """Of the arithmetic. Two wait for each other in a small model; in one of 100 million parameters they help."""
 
     def idle(self) -> dict[str, str]:
         found = dict.fromkeys(("family", "rungs"), "with directories") if self.directories else {}
