@@ -177,7 +177,7 @@ def schedule_of(config: RunConfig, saved: Mapping[str, Any] | None = None) -> As
 LATER = 1.4
 """An evaluation after training against that of the base, whose sessions end early (measured: 1.25 to 1.4)."""
 CONTROL = 1.75
-"""The control against reinforcement learning, by the clock of two cores: the same CPU time, most of it in one thread."""
+"""The control against reinforcement learning, by the clock of two cores: as much CPU time, most of it in one thread."""
 
 
 def training_minutes(config: RunConfig, elapsed_s: float, evaluation_s: float) -> float:
