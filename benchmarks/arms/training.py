@@ -47,7 +47,7 @@ FRACTIONS = (0.25, 0.5, 0.75)
 """Of an arm's time, at which a checkpoint is kept for its curve."""
 QUIET = (
     "evaluation.per_rung=1", "evaluation.heldout_per_rung=0", "evaluation.real=false", "control.enabled=false",
-    "rollouts.total_minutes=", "publisher.keep=1000000", "evaluation.every_steps=0",
+    "rollouts.total_minutes=", "publisher.keep=1000000", "evaluation.beside=",
 )  # fmt: skip
 """A run that trains, evaluates next to nothing, and keeps every version."""
 

@@ -124,6 +124,16 @@ class RolloutConfig(Config):
         return self
 
 
+class BesideConfig(Config):
+    """Development tasks, played now and then beside training by the weights that engines hold then: `dev_pass1` in the
+    steps' lines. It takes of the time there is for training."""
+
+    per_rung: int = Field(2, ge=1)
+    """Tasks of each rung, always the same. No other evaluation has them."""
+    max_steps: int = Field(10, ge=1)
+    """Optimizer steps from the start of one evaluation to that of the next."""
+
+
 class EvaluationConfig(Config):
     """What is evaluated before and after training, and how."""
 
@@ -137,14 +147,8 @@ class EvaluationConfig(Config):
     """Of sampling there; 0 takes the likeliest token."""
     concurrency: int = Field(96, ge=1)
     """Sessions under way at once."""
-    every_steps: int = Field(0, ge=0)
-    """So many optimizer steps apart, a few development tasks are played beside training, by the weights that engines
-    hold then: `dev_pass1` in the steps' lines. It takes of the time there is for training. 0: none."""
-    beside_per_rung: int = Field(2, ge=1)
-    """Those tasks of each rung. No other evaluation has them."""
-
-    def idle(self) -> dict[str, str]:
-        return {} if self.every_steps else {"beside_per_rung": "with every_steps = 0"}
+    beside: BesideConfig | None = None
+    """What is evaluated while training goes on; None: nothing."""
 
 
 class ControlConfig(Config):

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from etude.errors import EtudeError
-from etude.records import Task
 from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import EvaluationConfig
 from etude.rollouts.evaluate import RETRIES, evaluate, pass_rate, slot_of
@@ -29,25 +28,22 @@ CONCURRENCY = 8
 """Sessions of an evaluation under way at once: training keeps most of the room."""
 
 
-def development_set(config: EvaluationConfig, family: str) -> list[Task]:
-    """Always the same tasks in the same order, rungs interleaved."""
-    return family_of(family).evaluation("eval", config.beside_per_rung, FIRST)
-
-
 class DevelopmentEvaluations:
     """Those of one life of a run."""
 
     def __init__(self, config: EvaluationConfig, family: str, cluster: Cluster, stats: RunStats) -> None:
-        self.every_steps = config.every_steps
+        self.every, self.tasks = 0, []
+        if config.beside is not None:
+            self.every = config.beside.max_steps
+            self.tasks = family_of(family).evaluation("eval", config.beside.per_rung, FIRST)
         self.config = config.model_copy(update={"concurrency": min(config.concurrency, CONCURRENCY)})
-        self.tasks = development_set(config, family) if config.every_steps else []
         self.cluster, self.stats = cluster, stats
         self._playing: asyncio.Task[None] | None = None
         self._label = ""
 
     def after_step(self, step: int) -> None:
         """Begin one where it is time, and none goes on."""
-        if self.every_steps and step % self.every_steps == 0 and (self._playing is None or self._playing.done()):
+        if self.every and step % self.every == 0 and (self._playing is None or self._playing.done()):
             self._label = f"development-{step}"
             self._playing = asyncio.create_task(self._play(step))
 

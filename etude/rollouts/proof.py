@@ -28,9 +28,9 @@ def used(config: RunConfig, model: ModelConfig, steps: int, restored: bool, plan
     """
     enough = steps >= ENOUGH_STEPS
     of_engine = config.engine.features if enough or not restored else []
-    every = config.evaluation.every_steps
-    beside = ["evaluated_beside"] if every and steps >= 4 * every else []  # the end breaks off one that goes on
-    return [*used_at_once(config, model, planted), *of_engine, *(used_in_time(config) if enough else []), *beside]
+    beside = config.evaluation.beside
+    evaluated = ["evaluated_beside"] if beside and steps >= 4 * beside.max_steps else []  # the end breaks one off
+    return [*used_at_once(config, model, planted), *of_engine, *(used_in_time(config) if enough else []), *evaluated]
 
 
 def used_at_once(config: RunConfig, model: ModelConfig, planted: bool = False) -> list[str]:

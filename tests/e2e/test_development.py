@@ -15,8 +15,8 @@ pytestmark = pytest.mark.timeout(420)
 @pytest.mark.proof(45)
 def test_development_tasks_are_played_beside_training(tmp_path):
     out = tmp_path / "run"
-    pace = ("rollouts.max_steps=1000", "rollouts.max_minutes=15", "evaluation.every_steps=1")
-    with Victim(out, *pace, "evaluation.beside_per_rung=1") as run:
+    pace = ("rollouts.max_steps=1000", "rollouts.max_minutes=15", "evaluation.beside={max_steps=1, per_rung=1}")
+    with Victim(out, *pace) as run:
         run.wait(lambda: any("dev_pass1" in line for line in steps(out)), "a step after an evaluation")
         run.last_step()
         summary = json.loads(run.end().splitlines()[-1])

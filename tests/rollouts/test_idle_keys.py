@@ -38,7 +38,6 @@ IDLE = [
     ("trainer.ranks=2", "publisher.merge=needed", "publisher.merge"),
     ("trainer.ranks={ep=2}", "publisher.merge=needed", "publisher.merge"),
     ("trainer.ranks=2", "trainer.format=bf16", "format"),
-    ("evaluation.every_steps=0", "evaluation.beside_per_rung=3", "beside_per_rung"),
 ]  # fmt: skip
 
 
@@ -63,7 +62,6 @@ ACTS = [
     (LOCKSTEP, "rollouts.lag=1", "trainer.parity_tokens=64"),
     ("trainer.ranks=1", "publisher.merge=always"),
     ("trainer.ranks={fsdp=2, ep=2}", "trainer.format=bf16"),
-    ("evaluation.every_steps=10", "evaluation.beside_per_rung=3"),
 ]
 
 
