@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
 from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from etude.deadlines import scaled
 from etude.errors import ConfigError
 from etude.harness.store import SessionStore
 from etude.product.config import AgentConfig
@@ -46,6 +48,9 @@ from etude.studio.work_shapes import WorkEvent
 if TYPE_CHECKING:
     from etude.studio.mirror import Mirror
 
+_log = structlog.get_logger("studio")
+END_S = 60.0
+"""At SIGTERM: how long it may take to keep what agents did, and to remove their places."""
 MOST_OPEN = 16
 """Sessions that are open at once: agents of teams, and those that somebody has asked something."""
 
@@ -99,9 +104,13 @@ async def serve(
 
         async def drain() -> None:
             routes.stopping.set()
-            if work is not None:
-                await work.end()
-            await hub.drain()
+            try:
+                async with asyncio.timeout(config.drain_s + scaled(END_S)):
+                    if work is not None:
+                        await work.end()
+                    await hub.drain()
+            except TimeoutError:
+                _log.warning("agents do not end; what they leave is found when agents are next at work here")
 
         def begun(at: str) -> None:
             nonlocal url
