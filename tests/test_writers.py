@@ -43,7 +43,7 @@ MEMORY = "an archive in memory"
 KERNEL = "files of the kernel, on no disk"
 BUILD = "a tree of an image that is built: tests/environments/images; what is kept of it is `images`"
 TRIED = {
-    "bench/html.py": "a run's page",
+    "bench/html.py": "a page of behaviour",
     "bench/results.py": "a benchmark's results",
     "cli/sessions.py": "a session's export",
     "engine/foreign/handover.py": "weights for another program's engine",
@@ -80,6 +80,7 @@ TRIED = {
     "rollouts/stats.py": "a run's metrics",
     "rollouts/trajectory_store.py": "a run's trajectories",
     "serving/token.py": "a server's token",
+    "studio/report.py": "a run's page",
     "tasks/harbor.py": "tasks",
     "tasks/mined/environment.py": "environments of mined tasks",
     "tasks/packed.py": "a bundle of tasks",
@@ -147,7 +148,7 @@ NOT_TRIED = {
     "rewards/callcard.py": "makes a file of this repository, for who works on it",
     "rewards/callset.py": "makes a file of this repository, for who works on it",
     "rewards/realset.py": "makes a file of this repository, for who works on it",
-    "studio/report.py": "a page of what the archive has, at the user's word: written again",
+    "studio/mirror.py": "a cache of a store: what cannot be kept is told of, and asked for again",
     "rollouts/claim.py": "the recipe of a run that has not begun: where it cannot be written, nothing was made yet",
     "rollouts/plan/planner.py": SCRATCH,
     "search/store.py": "a cache, by SQLite: what it cannot keep is in memory; tests/search/test_store.py",

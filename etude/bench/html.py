@@ -1,4 +1,4 @@
-"""What the pages of runs have in common: their look, escaped text, tables, plots.
+"""What the pages of benchmarks have in common: their look, escaped text, plots.
 
 Owns the one stylesheet. A page is one file in which nothing is fetched and no script runs. Knows no figure of any run.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,6 @@ table { border-collapse: collapse; margin: .6rem 0 }
 td, th { padding: .15rem .9rem .15rem 0; text-align: left; vertical-align: top; font-weight: 400 }
 th { color: var(--faint) } td.n { font-variant-numeric: tabular-nums } .faint { color: var(--faint) }
 .big { display: flex; gap: 1rem 2.5rem; flex-wrap: wrap; margin-top: 1rem } .big b { font-size: 1.8rem; display: block }
-.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 1.5rem } .pair > div { min-width: 0 } h3 { font-size: 1rem }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem }
 svg { width: 100%; height: auto }
 .tasks { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .1rem 1.5rem }
 .tasks div { display: flex; justify-content: space-between; gap: 1rem; overflow: hidden }
@@ -37,7 +35,6 @@ svg { width: 100%; height: auto }
 .yes { color: var(--good) } .no { color: var(--bad) } .none { color: var(--faint) }
 pre { background: var(--soft); padding: .5rem .7rem; border-radius: 6px; overflow-x: auto; font-size: 13px;
   margin: .3rem 0 } .told { white-space: pre-wrap }
-.call { border-left: 3px solid var(--mark); padding-left: .7rem; margin: .5rem 0 }
 svg text { fill: var(--faint); font-size: 11px } svg .axis { stroke: var(--line) } svg .bar { stroke: var(--mark) }
 svg .dot { fill: var(--mark); fill-opacity: .55 } summary { cursor: pointer; margin: .3rem 0 }
 """
@@ -59,13 +56,6 @@ def text(value: object) -> str:
 def headline(figures: Iterable[tuple[str, str]]) -> str:
     """Each of the first figures, and below it what it is."""
     return "<div class=big>" + "".join(f"<div><b>{big}</b>{small}</div>" for big, small in figures) + "</div>"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Of cells that are HTML already."""
-    header = "".join(f"<th>{cell}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td class=n>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{header}</tr>{body}</table>"
 
 
 def figure(width: float, height: float) -> Any:

@@ -14,6 +14,7 @@ EXAMPLES: Mapping[str, str] = {
     "etude runs replace": "etude runs replace runs/quickstart-0 sessions",
     "etude runs engines": "etude runs engines runs/quickstart-0 --join",
     "etude runs export": "etude runs export runs/quickstart-0 --format jsonl --filter phase=training --out all.jsonl",
+    "etude runs push": "etude runs push runs/quickstart-0 s3://bucket/runs",
     "etude runs gc": "etude runs gc runs/quickstart-0 --days 30",
     "etude studio": "etude studio runs --port 8491",
     "etude pretrain": "etude pretrain recipes/base.toml --out runs/base",

@@ -1,5 +1,6 @@
 """`etude runs set RUN KEY=VALUE …`, `replace RUN KIND` and `engines RUN`: change a run while it goes on; `export RUN`:
-tell its figures to a library of experiments, or write its trajectories; `gc RUN`: remove the oldest of these.
+tell its figures to a library of experiments, or write its trajectories; `push RUN URL`: put it into an object store,
+for a studio elsewhere; `gc RUN`: remove the oldest of its trajectories.
 """
 
 from __future__ import annotations
@@ -44,17 +45,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--filter", action="append", default=[], metavar="KEY=VALUE",
         help="with --format: only those, as outcome=cheated, step=3..10, tool=grep; may be given several times"
     )  # fmt: skip
+    pushing = commands.add_parser("push", help="put its files into an object store, where `etude studio URL` finds it")
+    pushing.add_argument("directory", metavar="RUN", type=Path, help="the run's directory; it may go on, or be over")
+    pushing.add_argument("store", metavar="URL", help="the store's, for example s3://bucket/runs")
+    pushing.add_argument("--follow", action="store_true", help="what is to come, too, until the run has ended")
+    pushing.add_argument("--name", help="what it is called there (default: as its directory)")
+    pushing.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        help="tell the store, in obstore's terms, such as region=eu-west-1; may be given several times"
+    )  # fmt: skip
     collecting = commands.add_parser("gc", help="remove the oldest trajectories of its archive")
     collecting.add_argument("directory", metavar="RUN", type=Path, help="the run's directory; it may go on, or be over")
     collecting.add_argument("--days", type=float, metavar="DAYS", help="those that are older")
     collecting.add_argument("--gigabytes", type=float, metavar="GB", help="as many as are beyond this size")
-    for command in (changing, replacing, engines, telling, collecting):
+    for command in (changing, replacing, engines, telling, pushing, collecting):
         command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
     if options.runs_command == "gc":
         return _collect(options)
+    if options.runs_command == "push":
+        return _push(options)
     if options.runs_command == "export":
         return _export(options) if options.format is None else _write(options)
     return _ask(options)
@@ -80,16 +92,32 @@ def _write(options: argparse.Namespace) -> int:
     _refuse(options, "with --to alone", "follow")
     if options.out is None:
         raise ConfigError("--format: say with --out where the trajectories are to be")
-    pairs = [each.partition("=") for each in options.filter]
-    if wrong := next((name for name, equals, _ in pairs if not equals), None):
-        raise ConfigError(f"--filter {wrong}: is not of the form KEY=VALUE, such as outcome=cheated")
-    chosen = Filter.of({name: value for name, _, value in pairs})
+    chosen = Filter.of(_pairs("--filter", options.filter))
     with ArchiveReader(_archived(options.directory)) as reader:
         found = export(reader, chosen, options.format, options.out)
     told = {"file": str(options.out), "trajectories": found.trajectories, "bytes": found.bytes}
     text = f"{options.out}: {found.trajectories:,} trajectories, {found.bytes / 1e6:.1f} MB"
     say(json.dumps(told) if options.json else text)
     return 0
+
+
+def _push(options: argparse.Namespace) -> int:
+    from etude.studio.push import pushed
+    from etude.weights.opening import open_store
+    from etude.weights.store import StoreConfig
+
+    store = open_store(options.store, StoreConfig(options=_pairs("--set", options.set)))
+    found = pushed(options.directory, store, options.name, options.follow, lambda said: say(said, sys.stderr))
+    text = f"{found['run']}: {found['pieces']:,} pieces sent, {found['bytes'] / 1e6:.1f} MB"
+    say(json.dumps(found) if options.json else text)
+    return 0
+
+
+def _pairs(option: str, given: list[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    if wrong := next((name for name, equals, _ in pairs if not equals), None):
+        raise ConfigError(f"{option} {wrong}: is not of the form KEY=VALUE")
+    return {name: value for name, _, value in pairs}
 
 
 def _collect(options: argparse.Namespace) -> int:

@@ -16,9 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "places",
         nargs="*",
-        type=Path,
         metavar="RUN",
-        help="directories of runs, or such that hold some (default: runs)",
+        help="directories of runs, or such that hold some, or stores that runs were pushed to (default: runs)",
     )
     parser.add_argument("--port", type=int, help="where it listens; 0 is a free one (default: 8490)")
     parser.add_argument("--work", action="store_true", help="let who is in have agents at work, and write notes, too")
@@ -44,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     sets = [*options.set, *([] if options.port is None else [f"port={options.port}"])]
     config = load_recipe(options.config, StudioConfig, sets)
     agent = load_agent(options.agent, options.agent_set) if options.work else None
-    places = options.places or [Path("runs")]
+    places = options.places or ["runs"]
     if options.export:
         return _exported(places, options.export, options.json)
 
@@ -61,13 +60,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _exported(places: Sequence[Path], out: Path, as_json: bool) -> int:
+def _exported(places: Sequence[str], out: Path, as_json: bool) -> int:
     from etude.errors import ConfigError
     from etude.studio.report import write_report
 
     if len(places) != 1:
         raise ConfigError("--export: a report is of one run; give its directory, and no other")
-    asyncio.run(write_report(places[0], out))
+    asyncio.run(write_report(Path(places[0]), out))
     size = out.stat().st_size
     say(
         json.dumps({"report": str(out), "bytes": size})

@@ -107,11 +107,11 @@ def _sweep(options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace, running: Callable[[Coroutine[Any, Any, Any]], Any]) -> int:
     from etude.bench.sinks.beside import Beside, sinks_of
-    from etude.bench.training import write_report
     from etude.config import load_recipe
     from etude.rollouts.config import RunConfig
     from etude.rollouts.run import Run
     from etude.rollouts.supervisor import CRASHED
+    from etude.studio.report import write_report
 
     config = load_recipe(options.recipe, RunConfig, options.set)
     directory = options.out or Path("runs") / f"{config.name}-{config.seed}"
@@ -120,7 +120,7 @@ def _run(options: argparse.Namespace, running: Callable[[Coroutine[Any, Any, Any
         run = Run(config, directory, options.resume, quiet=options.json)
         with Beside(directory, sinks):
             summary = running(run.execute())
-        page = write_report(directory)
+        page = running(write_report(directory, directory / "report.html"))
     except (EtudeError, OSError):
         raise  # the command's own main says what it is
     except Exception:

@@ -24,7 +24,6 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.control import ControlActor
 from etude.rollouts.controller import Controller
 from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json, pass_rate, summarise
-from etude.rollouts.examples import side_by_side, three_sessions
 from etude.rollouts.faults import restarts_of
 from etude.rollouts.fleet import FLEET
 from etude.rollouts.ledger import GroupLedger
@@ -145,8 +144,6 @@ class Run:
         await self._engines_at_newest()
         after = await self._evaluated("after", tasks)
         control = await self._controlled(tasks, training["cpu_s"])
-        if control:
-            _write(self.directory / "pair.json", side_by_side(after, control, self.cluster.evaluated))
         summary = await self._summary(base, after, control, training, time.monotonic() - started)
         _write(self.directory / "summary.json", summary)
         return summary
@@ -183,9 +180,7 @@ class Run:
             del sample
             self.view.state.evaluated += 1
 
-        results, samples = await evaluate(self.cluster, tasks, self.config.evaluation, label, count)
-        if label == "after":
-            _write(self.directory / "examples.json", three_sessions(samples, self.cluster.evaluated))
+        results, _ = await evaluate(self.cluster, tasks, self.config.evaluation, label, count)
         self.stats.write("evaluation", {"label": label, "seconds": time.monotonic() - started})
         _write(path, as_json(results))
         passed, played = pass_rate(results, split="eval")

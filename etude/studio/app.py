@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import structlog
 from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from etude.deadlines import scaled
 from etude.errors import ConfigError
 from etude.harness.store import SessionStore
 from etude.product.config import AgentConfig
@@ -32,6 +35,7 @@ from etude.studio.benches import BenchRoutes
 from etude.studio.config import StudioConfig
 from etude.studio.entry import Codes
 from etude.studio.pages import Headed, Pages, is_page
+from etude.studio.results import ResultRoutes
 from etude.studio.routes import RunRoutes
 from etude.studio.runs import Runs
 from etude.studio.sessions import OPERATIONS as OF_SESSIONS
@@ -41,10 +45,16 @@ from etude.studio.work import Work
 from etude.studio.work_routes import WorkRoutes, work_topics
 from etude.studio.work_shapes import WorkEvent
 
+if TYPE_CHECKING:
+    from etude.studio.mirror import Mirror
+
+_log = structlog.get_logger("studio")
+END_S = 60.0
+"""At SIGTERM: how long it may take to keep what agents did, and to remove their places."""
 MOST_OPEN = 16
 """Sessions that are open at once: agents of teams, and those that somebody has asked something."""
 
-OPERATIONS = operations_of(RunRoutes, ArchiveRoutes, BenchRoutes, WorkRoutes)
+OPERATIONS = operations_of(RunRoutes, ResultRoutes, ArchiveRoutes, BenchRoutes, WorkRoutes)
 
 
 def openapi() -> dict[str, object]:
@@ -63,15 +73,16 @@ def application(owners: Sequence[object], others: Iterable[Route], config: Studi
 
 async def serve(
     config: StudioConfig,
-    places: Sequence[Path],
+    places: Sequence[str],
     agent: AgentConfig | None,
     ready: Callable[[str, Sequence[str]], None],
     again: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C. With an `agent`, who is in may have agents at work. `ready` is called with the
-    address that lets one tab in, once requests are answered; `again` with the next address whenever one was used.
-    Raises ConfigError for a place that is not there."""
-    if absent := [place for place in places if not place.is_dir()]:
+    """Serve until SIGTERM or Ctrl-C. A place is a directory, or the URL of an object store. With an `agent`, who is in
+    may have agents at work. `ready` is called with the address that lets one tab in, once requests are answered;
+    `again` with the next address whenever one was used. Raises ConfigError for a place that is not there."""
+    directories = [Path(place) for place in places if not is_store(place)]
+    if absent := [place for place in directories if not place.is_dir()]:
         raise ConfigError(f"{absent[0]}: no such directory; name those of runs, or one that holds runs")
     url = ""
 
@@ -81,19 +92,25 @@ async def serve(
     codes = Codes(used)
     token = own_token(config.token_path)
     with listening(config.host, config.port, config.hosts) as sock:
-        runs, archives = Runs(places), Archives()
-        hub = Hub(SessionStore(), SessionsConfig(max_open=MOST_OPEN), agent)
+        mirrors = [_mirror_of(url, config) for url in places if is_store(url)]
+        runs, archives = Runs(directories, mirrors), Archives()
+        hub = Hub(SessionStore(), SessionsConfig(max_open=MOST_OPEN, drain_s=config.drain_s), agent)
         may, work = agent is not None, None if agent is None else Work(hub, agent)
         topics = session_topics(hub), work_topics(work)
         routes = RunRoutes(runs, archives, codes, token, may, config.max_streams, topics)
-        owners = routes, ArchiveRoutes(runs, archives, may), BenchRoutes(runs), WorkRoutes(work)
+        of_runs = routes, ResultRoutes(runs, archives), ArchiveRoutes(runs, archives, may)
+        owners = *of_runs, BenchRoutes(runs), WorkRoutes(work)
         app = application(owners, session_routes(hub, may), config, token)
 
         async def drain() -> None:
             routes.stopping.set()
-            if work is not None:
-                await work.end()
-            await hub.drain()
+            try:
+                async with asyncio.timeout(config.drain_s + scaled(END_S)):
+                    if work is not None:
+                        await work.end()
+                    await hub.drain()
+            except TimeoutError:
+                _log.warning("agents do not end; what they leave is found when agents are next at work here")
 
         def begun(at: str) -> None:
             nonlocal url
@@ -107,3 +124,19 @@ async def serve(
         finally:
             keeping.cancel()
             archives.close()
+            for mirror in mirrors:
+                mirror.close()
+
+
+def is_store(place: str) -> bool:
+    """Whether it names an object store, and no directory."""
+    return "://" in place
+
+
+def _mirror_of(url: str, config: StudioConfig) -> Mirror:
+    from etude.studio.mirror import PATIENCE, Mirror  # here, as few look at stores
+    from etude.weights.opening import open_store
+    from etude.weights.store import StoreConfig
+
+    store = open_store(url, StoreConfig(options=config.store_options), PATIENCE)
+    return Mirror(store, int(config.store_cache_gb * 1e9))

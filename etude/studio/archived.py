@@ -241,7 +241,7 @@ class ArchiveRoutes:
     @answers(Operation(f"{EACH}/annotations", "post", "A note beside it", (), NoteBody, answer=Note, status=201))
     async def annotate(self, request: Request) -> Response:
         body = parse_body(await request.body(), NoteBody)
-        self._writable()
+        self._writable(request)
         place = {name: value for name in ("event", "segment", "token") if (value := getattr(body, name)) is not None}
 
         def noted(reader: ArchiveReader, run: Run) -> Note:
@@ -251,7 +251,7 @@ class ArchiveRoutes:
 
     @answers(Operation(f"{EACH}/annotations/{{note}}", "delete", "Take a note away", answer=Removed))
     async def forget(self, request: Request) -> Response:
-        self._writable()
+        self._writable(request)
         note = request.path_params["note"]
 
         def removed(reader: ArchiveReader, run: Run) -> Removed:
@@ -262,9 +262,12 @@ class ArchiveRoutes:
 
         return reply(await self._read(request, removed))
 
-    def _writable(self) -> None:
+    def _writable(self, request: Request) -> None:
         if not self._work:
             raise Refused("forbidden", "this studio only reads; start it with --work to write notes")
+        if (row := self._runs.stored(request.path_params["run"])) is not None:
+            said = f"{row.directory} is read from a store; notes are written where the run's own directory is"
+            raise Refused("conflict", said)
 
     async def _read(self, request: Request, read: Callable[[ArchiveReader, Run], T]) -> T:
         """What a reader says of the run that the request names, beside the event loop."""

@@ -26,7 +26,11 @@ class StudioConfig(ApiConfig):
     max_body_mb: int = Field(1, ge=1)
     """The longest request."""
     drain_s: float = Field(5.0, gt=0)
-    """After SIGTERM: how long requests under way may take to end."""
+    """After SIGTERM: how long agents at work may take to end."""
+    store_options: dict[str, str] = Field(default_factory=dict)
+    """For stores of runs, in obstore's terms: region, endpoint, …; credentials come from the usual environment."""
+    store_cache_gb: float = Field(20.0, gt=0)
+    """Most of one store that is kept on this machine, in ~/.cache/etude/studio; what was looked at longest ago goes."""
 
     @model_validator(mode="after")
     def _encrypted(self) -> StudioConfig:

@@ -26,13 +26,14 @@ from etude.serving.openapi import routes_of
 from etude.studio.archived import ArchiveRoutes
 from etude.studio.archives import Archives
 from etude.studio.entry import Codes
-from etude.studio.routes import RunRoutes
+from etude.studio.results import ResultRoutes
+from etude.studio.routes import MOST_CURVES, RunRoutes
 from etude.studio.runs import Runs
 
 BUILT = Path(__file__).parent / "report"
 MOST_BYTES = 24 << 20
 """Of answers: trajectories are added until there would be more."""
-_STEPS, _ROWS, _FILES, _PIECE = 100, 64, 20, 2000
+_STEPS, _ROWS, _FILES, _PIECE, _CURVES = 100, 64, 20, 2000, 512
 _WHOLE = ("curves", "versions", "trajectories")
 Answers = dict[str, Any]
 
@@ -82,7 +83,8 @@ class _Asking:
 
     def __init__(self, run: Path, archives: Archives) -> None:
         runs = Runs([run])
-        owners = RunRoutes(runs, archives, Codes(), "", False, 0), ArchiveRoutes(runs, archives, False)
+        of_runs = RunRoutes(runs, archives, Codes(), "", False, 0)
+        owners = of_runs, ResultRoutes(runs, archives), ArchiveRoutes(runs, archives, False)
         routes = [route for owner in owners for route in routes_of(owner)]
         app = Starlette(routes=routes, exception_handlers=handlers(answer_of, "studio"))
         self._client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://studio")
@@ -115,9 +117,7 @@ async def _answers(run: Path) -> AsyncIterator[tuple[str, Any]]:
 async def _of_run(ask: _Asking, at: str) -> AsyncIterator[tuple[str, Any]]:
     detail = await ask(at)
     yield name_of(at), detail
-    first = await ask(f"{at}/curves")
-    names = first["names"][:64]
-    yield name_of(f"{at}/curves"), await ask(f"{at}/curves?names={','.join(names)}&buckets=400")
+    yield name_of(f"{at}/curves"), await _curves(ask, at)
     for part in ("versions?limit=1000", "trajectories/count", "trajectories/values"):
         yield name_of(f"{at}/{part}"), await ask(f"{at}/{part}")
     histogram = f"{at}/trajectories/histogram?field=reward&bins=40"
@@ -125,13 +125,32 @@ async def _of_run(ask: _Asking, at: str) -> AsyncIterator[tuple[str, Any]]:
     steps = range(1, detail["steps"] + 1)
     for step in {*steps[: _STEPS // 2], *steps[-_STEPS // 2 :]}:
         yield name_of(f"{at}/steps/{step}"), await ask(f"{at}/steps/{step}")
-    async for name, answer in _of_archive(ask, at, detail["steps"]):
+    results = await ask(f"{at}/results")
+    yield name_of(f"{at}/results"), results
+    async for name, answer in _of_archive(ask, at, detail["steps"], _named_in(results)):
         yield name, answer
 
 
-async def _of_archive(ask: _Asking, at: str, steps: int) -> AsyncIterator[tuple[str, Any]]:
-    """The newest rows, those of the first and the last step, and each of these in full while there is room."""
-    rows: dict[str, Any] = {}
+async def _curves(ask: _Asking, at: str) -> Any:
+    """All that there are, as far as there is room."""
+    found = await ask(f"{at}/curves")
+    names = found["names"][:_CURVES]
+    for begins in range(0, len(names), MOST_CURVES):
+        some = ",".join(names[begins : begins + MOST_CURVES])
+        found["series"] |= (await ask(f"{at}/curves?names={some}&buckets=400"))["series"]
+    return found
+
+
+def _named_in(results: Any) -> list[Any]:
+    """The rows of sessions that the first page leads to."""
+    played = (results["pair"] or {}).get("played") or {"members": []}
+    return [each["row"] for each in (*played["members"], *results["examples"])]
+
+
+async def _of_archive(ask: _Asking, at: str, steps: int, first: list[Any]) -> AsyncIterator[tuple[str, Any]]:
+    """The `first` rows, those of the first and the last step, the newest, and each of these in full while there is
+    room."""
+    rows: dict[str, Any] = {row["id"]: row for row in first}
     for chosen in ("step=1&", f"step={steps}&", ""):
         page = await ask(f"{at}/trajectories?{chosen}limit={_ROWS}")
         rows |= {row["id"]: row for row in (page or {"rows": []})["rows"]}
@@ -151,6 +170,8 @@ async def _of_archive(ask: _Asking, at: str, steps: int) -> AsyncIterator[tuple[
 
 async def _of_one(ask: _Asking, at: str) -> AsyncIterator[tuple[str, Any]]:
     found = await ask(f"{at}?turns=0,500")
+    if found is None:  # its chunk was removed meanwhile
+        return
     yield name_of(at), found
     for number, segment in enumerate(found["segments"]):
         for begins in range(0, segment["tokens"], _PIECE):

@@ -48,7 +48,9 @@ from etude.studio.stream import run_topics, streamed, topics_of
 from etude.studio.topic import MakeTopic
 
 ONE = "/api/runs/{run}"
-_MOST_RUNS, _MOST_BUCKETS, _MOST_CURVES, _MOST_VERSIONS = 10_000, 4000, 64, 1000
+MOST_CURVES = 64
+"""That are asked for at once."""
+_MOST_RUNS, _MOST_BUCKETS, _MOST_VERSIONS = 10_000, 4000, 1000
 
 
 def count(name: str, most: int, least: int = 0) -> dict[str, Any]:
@@ -121,7 +123,8 @@ class RunRoutes:
         text = request.query_params.get("text", "").lower()
         rows = await asyncio.to_thread(self._runs.rows)
         found = [row for row in rows if text in f"{row.name}\n{row.recipe}\n{row.directory}".lower()]
-        return reply(RunList(found[: number(request, "limit", 1000, _MOST_RUNS)], len(found)))
+        limit = number(request, "limit", 1000, _MOST_RUNS)
+        return reply(RunList(found[:limit], len(found), self._runs.remarks()))
 
     @answers(
         Operation(ONE, "get", "A run: its recipe, counts, phases, notes, and what it ended with", answer=RunDetail)
@@ -165,8 +168,8 @@ class RunRoutes:
     )  # fmt: skip
     async def curves(self, request: Request) -> Response:
         names = [name for name in request.query_params.get("names", "").split(",") if name]
-        if len(names) > _MOST_CURVES:
-            raise ConfigError(f"names: {len(names)} are too many at once; ask for {_MOST_CURVES}, and again")
+        if len(names) > MOST_CURVES:
+            raise ConfigError(f"names: {len(names)} are too many at once; ask for {MOST_CURVES}, and again")
         bins = max(1, number(request, "buckets", 400, _MOST_BUCKETS))
         begins, ends = real(request, "from", -math.inf), real(request, "to", math.inf)
         run = self._runs.run(request.path_params["run"])

@@ -2,7 +2,8 @@
 
 Owns `Runs`: which directories below the places that the studio was started with hold a run or a result of a benchmark,
 the row that the list has of each, and its state. No link is followed below a place. What a scan costs decides how soon
-the next may be, so that ten thousand runs keep the server no busier than one. Writes nothing.
+the next may be, so that ten thousand runs keep the server no busier than one. Runs in object stores stand beside them:
+what brings these is `mirror`'s. Writes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from etude.host import beneath
 from etude.product.sessions.errors import Refused
@@ -37,11 +38,31 @@ _MOST_OPEN = 64
 """Runs whose metrics are kept in memory; who was asked for longest ago is read again when it is asked for."""
 
 
-class Runs:
-    """Below some places, each of which is a run or holds runs."""
+class StoreOfRuns(Protocol):
+    """Of one store: what `mirror.Mirror` knows of it, at once."""
 
-    def __init__(self, places: Sequence[Path]) -> None:
-        self._places = tuple(place.absolute() for place in places)
+    def rows(self) -> list[RunRow]:
+        """Of its runs."""
+        ...
+
+    def remarks(self) -> list[str]:
+        """Why these may be old, or not be all."""
+        ...
+
+    def row(self, id: str) -> RunRow | None:
+        """One of them."""
+        ...
+
+    def wanted(self, id: str) -> Path | None:
+        """Where the files of one are, or will be: somebody looks at it."""
+        ...
+
+
+class Runs:
+    """Below some places, each of which is a run or holds runs; and those of some stores."""
+
+    def __init__(self, places: Sequence[Path], stores: Sequence[StoreOfRuns] = ()) -> None:
+        self._places, self._stores = tuple(place.absolute() for place in places), tuple(stores)
         self._lock = threading.Lock()
         self._rows: dict[str, RunRow] = {}
         self._known: dict[str, tuple[object, RunRow]] = {}
@@ -55,10 +76,17 @@ class Runs:
     def rows(self, most_age_s: float = _LEAST_S) -> list[RunRow]:
         """Of all runs, the newest first. From the disk, unless that was looked at lately."""
         self._scan(most_age_s)
-        return sorted(self._rows.values(), key=lambda row: (-row.updated_at, row.id))
+        rows = [*self._rows.values(), *(row for store in self._stores for row in store.rows())]
+        return sorted(rows, key=lambda row: (-row.updated_at, row.id))
+
+    def remarks(self) -> list[str]:
+        """Why the list may be old, or not be all."""
+        return [remark for store in self._stores for remark in store.remarks()]
 
     def row(self, id: str) -> RunRow:
         """One run's, as it is now. Raises Refused for one that is not there."""
+        if (stored := self.stored(id)) is not None:
+            return stored
         path = self._path(id)
         row = self._row(id, path)
         if row is None:
@@ -75,12 +103,20 @@ class Runs:
                 del self._open[oldest]
         return run
 
+    def stored(self, id: str) -> RunRow | None:
+        """The row of a run that is in a store, and here for reading alone; None of any other."""
+        return next((row for store in self._stores if (row := store.row(id)) is not None), None)
+
     def benches(self) -> dict[str, Path]:
         """The directories of results of benchmarks, by their ids."""
         self._scan(_LEAST_S)
         return dict(self._benches)
 
     def _path(self, id: str) -> Path:
+        if (
+            stored := next((path for store in self._stores if (path := store.wanted(id)) is not None), None)
+        ) is not None:
+            return stored
         if id not in self._paths:
             self._scan(0.0 if len(self._paths) < 1000 else _LEAST_S)
         if id not in self._paths:
@@ -178,6 +214,7 @@ def _row_of(id: str, directory: Directory, entries: Mapping[str, Entry], state: 
         figures={name: last.get(name) for name in (*_SHOWN, *_OF_SUMMARY)},
         trajectories=None,
         bytes=sum(each.size for each in entries.values()),
+        remark=None,
     )
 
 

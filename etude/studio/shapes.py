@@ -51,14 +51,17 @@ class RunRow:
     """In its archive; None in a list, and where it has none."""
     bytes: int
     """Of the files in its directory itself, and of its archive."""
+    remark: str | None
+    """Of a run in a store: what of it is not here, and why. None where all of it is."""
 
 
 @dataclass(frozen=True)
 class RunList:
-    """The newest first."""
+    """The newest first. `remarks` say which stores do not answer, and what in them cannot be read."""
 
     runs: list[RunRow]
     total: int
+    remarks: list[str]
 
 
 @dataclass(frozen=True)
@@ -283,11 +286,12 @@ class LiveEvent:
 @dataclass(frozen=True)
 class RunsEvent:
     """Of `runs`. `runs` are all there are, in the place of those told before; `changed` and `gone` are what is other
-    than at the last event."""
+    than at the last event. `remarks` are those of the list, at every event."""
 
     runs: list[RunRow] | None = None
     changed: list[RunRow] | None = None
     gone: list[str] | None = None
+    remarks: list[str] | None = None
 
 
 EVENTS: tuple[type, ...] = (Opened, StepsEvent, LiveEvent, RunsEvent)

@@ -99,24 +99,25 @@ class RunsTopic(Topic):
         super().__init__(cursor)
         self._runs = runs
         self._rows: dict[str, RunRow] = {}
+        self._remarks: list[str] = []
 
     async def open(self) -> Told:
         rows = await asyncio.to_thread(self._runs.rows)
-        self._rows = {row.id: row for row in rows}
-        before, self.cursor = self.cursor, _mark(rows)
+        self._rows, self._remarks = {row.id: row for row in rows}, self._runs.remarks()
+        before, self.cursor = self.cursor, _mark(rows, self._remarks)
         if before == self.cursor:
             return [(self.cursor, {"opened": True})]
-        return [(self.cursor, {"runs": [asdict(row) for row in rows]})]
+        return [(self.cursor, {"runs": [asdict(row) for row in rows], "remarks": self._remarks})]
 
     async def new(self) -> Told:
-        rows = await asyncio.to_thread(self._runs.rows)
+        rows, remarks = await asyncio.to_thread(self._runs.rows), self._runs.remarks()
         now = {row.id: row for row in rows}
         changed = [row for row in rows if self._rows.get(row.id) != row]
         gone = [id for id in self._rows if id not in now]
-        if not changed and not gone:
+        if not changed and not gone and remarks == self._remarks:
             return []
-        self._rows, self.cursor = now, _mark(rows)
-        return [(self.cursor, {"changed": [asdict(row) for row in changed], "gone": gone})]
+        self._rows, self._remarks, self.cursor = now, remarks, _mark(rows, remarks)
+        return [(self.cursor, {"changed": [asdict(row) for row in changed], "gone": gone, "remarks": remarks})]
 
 
 class TrajectoriesTopic(Topic):
@@ -140,8 +141,8 @@ class TrajectoriesTopic(Topic):
         return [(found.cursor, {"rows": [asdict(row) for row in found.rows], "anew": found.anew})]
 
 
-def _mark(rows: Iterable[RunRow]) -> str:
-    return f"{zlib.crc32(repr(sorted(map(repr, rows))).encode()):08x}"
+def _mark(rows: Iterable[RunRow], remarks: Sequence[str]) -> str:
+    return f"{zlib.crc32(repr((sorted(map(repr, rows)), remarks)).encode()):08x}"
 
 
 def run_topics(runs: Runs, archives: Archives) -> MakeTopic:

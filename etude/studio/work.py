@@ -229,12 +229,11 @@ class Team:
         if self.ended:
             return
         self.ended = True
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+        while self._looking is not None and not self._looking.done():
+            self._looking.cancel()  # again where it was lost: asyncio drops one that comes as a wait ends
+            await asyncio.wait([self._looking], timeout=LOOK_S)
         try:
-            for agent in self.agents.values():
-                await self._kept(agent)
+            await asyncio.gather(*map(self._kept, self.agents.values()))
         finally:
             for agent in self.agents.values():
                 if agent.tree is not None:
@@ -262,11 +261,13 @@ class Work:
     def __init__(self, hub: Hub, config: AgentConfig) -> None:
         self._hub, self._config = hub, config
         self.teams: dict[str, Team] = {}
-        self._beginning = asyncio.Lock()
+        self._beginning, self._ending = asyncio.Lock(), False
 
     async def begin(self, directory: Path, tasks: Sequence[str], model: str | None, mode: Mode) -> Team:
         """A new team. Raises Refused where there would be more agents than may be at once."""
         async with self._beginning:
+            if self._ending:
+                raise Refused("draining", "this server is stopping; ask again when it is back", retry_after_s=5)
             at_work = sum(len(team.agents) for team in self.teams.values() if not team.ended)
             if at_work + len(tasks) > MOST_AGENTS:
                 said = f"{at_work} agents are there, of {MOST_AGENTS} at most; end a team, or start fewer"
@@ -288,5 +289,7 @@ class Work:
         return WorkAnswer([team.told() for team in teams], [each for team in teams for each in team.asked()])
 
     async def end(self) -> None:
-        for team in self.teams.values():
-            await team.end()
+        """End all teams, one that is just beginning too, and begin no more."""
+        self._ending = True
+        async with self._beginning:
+            await asyncio.gather(*(team.end() for team in self.teams.values()))

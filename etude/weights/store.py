@@ -187,6 +187,14 @@ class Store:
 
         return self._attempt(f"list {prefix}", read)
 
+    def folders(self) -> set[str]:
+        """What keys begin with, up to their first slash."""
+
+        def read() -> set[str]:
+            return {each.rstrip("/") for each in obstore.list_with_delimiter(self._backend)["common_prefixes"]}
+
+        return self._attempt("list what is there", read)
+
     def delete(self, key: str) -> None:
         """Delete an object; one that is not there is fine."""
         try:

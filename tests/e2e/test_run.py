@@ -52,7 +52,11 @@ def all_happened(out, summary):
     assert trained[0]["max_abs_dlogp"] == 0.0
     assert all(sum(line["parts"].values()) == pytest.approx(line["reward"]) for line in trained)
     assert all(line["max_age"] <= 4 for line in trained)
-    assert "<svg" in (out / "report.html").read_text()
+    report = (out / "report.html").read_text()
+    held = json.loads(report.partition('id="answers">')[2].partition("</script>")[0])
+    results = next(answer for name, answer in held.items() if name.endswith("/results"))
+    assert results["policies"] == ["base", "after"] and results["examples"]
+    assert len([name for name in held if "/tokens" in name]) > 3 == len([name for name in held if "/steps/" in name])
     assert left() == []
     assert len(archived(out)) >= counters["archived"] > 0 < counters["marked_tokens"]
     again = run(out)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from made_run import archive, evaluate, make_run
 from written import PAD, Written, _shipped, _task, _tasks, _workspace
 
 from etude.bench.behaviour import MEASURES, Trend, behaviour_page
@@ -19,9 +20,7 @@ from etude.bench.page import write_page
 from etude.bench.results import read_run
 from etude.bench.run import run_bench
 from etude.bench.summary import summarise
-from etude.bench.training import write_report
 from etude.cli import sessions
-from etude.durable import write_whole
 from etude.engine.foreign.handover import Handover
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.vm import kernel
@@ -31,8 +30,7 @@ from etude.models.checkpoint import load_checkpoint
 from etude.models.config import ModelConfig
 from etude.models.tokenizer import load_tokenizer, save_tokenizer
 from etude.records import Version
-from etude.rollouts.evaluate import Judged, as_json
-from etude.rollouts.evaluate import summarise as summarise_run
+from etude.studio.report import write_report
 from etude.tasks.mined.environment import Environments
 from etude.tasks.packed import pack_tasks, packed_names, unpack_tasks
 from etude.trainer.corpus.config import CorpusConfig
@@ -68,21 +66,13 @@ def _behaviour(at: Path, n: int) -> None:
 
 
 def _report(at: Path, n: int) -> None:
-    usage = dict.fromkeys(("turns", "tool_calls", "parallel_turns", "error_observations", "malformed_calls"), 3)
-    results = [Judged(f"t{rung}", "eval", rung, True, "Scored", "operator", "pair", usage, True, 0) for rung in (1, 2)]
-    contents = {
-        "summary.json": summarise_run(results, results, results) | {
-            "wall_s": 8, "max_abs_dlogp": 1e-5, "samples_per_s": 8, "trainer_busy": 0.6, "engine_busy": 0.8, "steps": 2,
-            "cpu_by_part": {"engine": 100}, "counters": {"tool_calls": 9, "age_tokens": {"0": 5}},
-        },
-        "recipe.json": {"rollouts": {"family": "ladder"}, "name": "small", "seed": 3},
-        "metrics.jsonl": {"kind": "run"},
-        **{f"evaluation-{label}.json": as_json(results) for label in ("base", "after", "control")},
-    }  # fmt: skip
+    beside = _workspace(at) / "run"
+    if not (beside / "summary.json").exists():
+        make_run(beside, 3, summary=True)
+        archive(beside)
+        evaluate(beside)
     (at / str(n)).mkdir(exist_ok=True)
-    for name, content in contents.items():
-        write_whole(at / str(n) / name, json.dumps(content).encode())
-    write_report(at / str(n))
+    asyncio.run(write_report(beside, at / str(n) / "report.html"))
 
 
 def _bench_page(at: Path, n: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 from browser import Chromium, Tab
 from hostile import keep_hostile
 from installed import lacking
-from made_run import ROOT, archive, make_run, studio
+from made_run import ROOT, archive, evaluate, make_run, studio
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +40,7 @@ def places(tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     keep_hostile(make_run(runs / "first", 12, "one", summary=True))
     archive(runs / "first")
+    evaluate(runs / "first")
     archive(make_run(runs / "second", 5, "another", summary=True))
     return runs
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +118,35 @@ def archive(run: Path, groups: int = 3) -> None:
             writer.mark(group, [marks(f"g{group}/{member}") for member in (0, 1)])
 
 
+SOLVED = {"base": (), "after": ("eval-1", "eval-2", "heldout-1"), "control": ("eval-1",)}
+
+
+def evaluate(run: Path) -> None:
+    """What a run leaves of its evaluations, of four tasks: rates of three policies, and some of the sessions."""
+    from etude.rollouts.evaluate import Judged, as_json
+
+    usage = {"turns": 3, "tool_calls": 4, "parallel_turns": 1, "error_observations": 0, "malformed_calls": 0}
+    for policy, solved in SOLVED.items():
+        played = [
+            Judged(task, task[:-2], int(task[-1]), task in solved, "Scored", "bug", "shape", usage, task in solved, 0)
+            for task in ("eval-1", "eval-2", "heldout-1", "heldout-2")
+        ]
+        write_whole(run / f"evaluation-{policy}.json", json.dumps(as_json(played)).encode())
+    calls = (("grep", {"pattern": "date"}), ("run_terminal_cmd", {"command": "python3 check.py"}))
+    with ArchiveWriter(run) as writer:
+        for id, reward, turns in (
+            ("after/eval-1/0", 1.0, 1), ("after/eval-2/0", 1.0, 3), ("after/heldout-2/0", 0.0, 2),
+            ("control/eval-2/0", 0.0, 2),
+        ):  # fmt: skip
+            task = replace(TASK, id=id.split("/")[1], split="eval")
+            more = {"calls": calls} if id.startswith("after") else {}
+            writer.keep(kept(id, reward, task=task, usage={"turns": turns}, **more))
+
+
 class Studio:
     """The server in a process of its own, and a client that has come in by its code."""
 
-    def __init__(self, home: Path, *places: Path, port: int = 0, more: Sequence[str] = ()) -> None:
+    def __init__(self, home: Path, *places: Path | str, port: int = 0, more: Sequence[str] = ()) -> None:
         line = [sys.executable, "-m", "etude.cli.main", "studio", *map(str, places), "--port", str(port), "--json"]
         env = {**os.environ, "ETUDE_HOME": str(home)}
         self.process = subprocess.Popen(
@@ -201,7 +227,7 @@ def _events(response: httpx2.Response) -> Iterator[tuple[str, str, Json]]:
 
 
 @contextlib.contextmanager
-def studio(home: Path, *places: Path, port: int = 0, more: Sequence[str] = ()) -> Iterator[Studio]:
+def studio(home: Path, *places: Path | str, port: int = 0, more: Sequence[str] = ()) -> Iterator[Studio]:
     served = Studio(home, *places, port=port, more=more)
     try:
         yield served

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from made_run import ROOT, TOTAL, Studio, archive, kept, make_run, studio
+from made_run import ROOT, TOTAL, Studio, archive, evaluate, kept, make_run, studio
 
 from etude.archive.records import FileChange
 from etude.archive.writer import ArchiveWriter
@@ -247,3 +248,52 @@ def test_benchmarks_are_found_and_compared(tmp_path: Path) -> None:
         assert told["low"] <= told["difference"] <= told["high"] and told["test"] == "McNemar, exact"
         assert {flip["task"]: (flip["first"], flip["second"]) for flip in told["flipped"]}["t0"] == (1.0, 0.0)
         assert served.get(f"/bench/compare?a=none&b={rows['b']['id']}", 404)
+
+
+# --- what a run was measured by ---------------------------------------------------------------------------------------
+
+
+def test_rates_and_the_sessions_behind_them(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs" / "first", 2, summary=True)
+    with studio(tmp_path / "home", tmp_path / "runs") as served:
+        at = f"/runs/{served.id('first')}/results"
+        assert served.get(at) == {
+            "policies": [], "sets": [], "rungs": [], "conduct": [], "pair": None, "examples": [],
+        }  # fmt: skip
+        evaluate(run)
+        told = served.get(at)
+        assert told["policies"] == ["base", "after", "control"]
+        shares = {row["name"]: [(each["solved"], each["played"]) for each in row["rates"]] for row in told["sets"]}
+        assert shares == {"ladder": [(0, 2), (2, 2), (1, 2)], "held-out ladder": [(0, 2), (1, 2), (0, 2)]}
+        low, high = (told["sets"][1]["rates"][1][name] for name in ("low", "high"))
+        assert (low, high) == pytest.approx((0.0945, 0.9055), abs=1e-4), "by the formula of Wilson, 1 of 2"
+        assert [row["name"] for row in told["rungs"]] == ["1 function", "2 file"]
+        assert [each["solved"] for each in told["rungs"][1]["rates"]] == [0, 1, 0]
+        means = {row["name"]: row["means"] for row in told["conduct"]}
+        assert means["ran the check after the last edit"] == [0.0, 1.0, 0.5]
+        assert means["turns of a solved session"] == [None, 3.0, 3.0]
+        pair = told["pair"]
+        assert (pair["gained"], pair["lost"], pair["played"]["task"]["id"]) == (2, 0, "eval-2")
+        assert [each["row"]["id"] for each in pair["played"]["members"]] == ["after/eval-2/0", "control/eval-2/0"]
+        assert pair["played"]["parting"][0]["turn"] == 0
+        assert {each["title"]: each["row"]["id"] for each in told["examples"]} == {
+            "the shortest success": "after/eval-1/0", "the longest success": "after/eval-2/0",
+            "a failure": "after/heldout-2/0",
+        }  # fmt: skip
+        shutil.rmtree(run / "archive")
+        told = served.get(at)
+        assert told["pair"]["played"] is None and told["examples"] == [] and len(told["sets"]) == 2
+        for content in (b"{", b"[1]", b'[{"task_id": 1}]', b"null"):
+            (run / "evaluation-after.json").write_bytes(content)
+            assert served.get(at)["policies"] == ["base", "control"]
+
+
+def test_a_family_that_a_run_names_as_code_is_not_loaded(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs" / "first", 2)
+    evaluate(run)
+    recipe = json.loads((run / "recipe.json").read_text())
+    recipe["rollouts"]["family"] = "this:s"
+    (run / "recipe.json").write_text(json.dumps(recipe))
+    with studio(tmp_path / "home", tmp_path / "runs") as served:
+        told = served.get(f"/runs/{served.id('first')}/results")
+        assert [row["name"] for row in told["rungs"]] == ["rung 1", "rung 2"]

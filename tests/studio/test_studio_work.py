@@ -3,10 +3,13 @@ ask, what they change hunk by hunk, and what of it lands in the tree."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -181,3 +184,57 @@ def test_a_studio_that_only_looks_has_nobody_at_work(root: Path) -> None:
             answer = served.http.request(method, f"/api{path}", json={} if method == "POST" else None)
             assert answer.status_code == 403 and "--work" in answer.json()["error"]["message"], path
         assert served.http.post("/api/stream", json={"topics": {"work": None}}).status_code == 403
+
+
+SILENT_S = 300.0
+
+
+def busy(request: Json) -> Reply:
+    """One makes call after call, one runs a command that does not end, one waits for a model that says nothing."""
+    for task, reply in (
+        ("call", Reply("", [("run_terminal_cmd", {"command": "make all"})])),
+        ("run", Reply("", [("write_file", {"path": "new.txt", "content": "kept"}), ("run_terminal_cmd", SLEEP)])),
+    ):
+        if f"Please {task}." in str(request["messages"]):
+            return reply
+    return Reply("Never.", stall_s=SILENT_S)
+
+
+SLEEP = {"command": "sleep 1000; true"}
+
+
+def test_sigterm_stops_it_whatever_agents_wait_for(root: Path) -> None:
+    """And keeps what they did; a team that is just beginning is ended too."""
+    with working(root, busy) as served:
+        tasks = ["Please call.", "Please run.", "Please wait."]
+        project = str(root / "project")
+        team = post(served, "/work", 201, directory=project, tasks=tasks, mode="auto")
+        seen: dict[str, Json] = {}
+        with served.stream({"work": None}) as events:
+            for _, _, data in events:
+                seen |= {
+                    agent["task"]: agent
+                    for each in data.get("work", {"teams": []})["teams"]
+                    for agent in each["agents"]
+                }
+                if seen and "sleep" in seen["Please run."]["doing"]:
+                    break
+        assert {agent["state"] for agent in seen.values()} == {"working"}, seen
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            later = pool.submit(served.http.post, "/api/work", json={"directory": project, "tasks": ["Please wait."]})
+            wait_for_second(root, len(tasks))
+            served.process.send_signal(signal.SIGTERM)
+            assert served.process.wait(100) == 0
+            assert concurrent.futures.wait([later], 100).done, "whoever asks is answered, or sees the end"
+    assert not list((root / "trees").glob("*/[0-9]*")), "no worktree is left"
+    results = git(root / "project", "for-each-ref", "--format=%(refname)", "refs/etude/results/").split()
+    assert any(git(root / "project", "ls-tree", each, "new.txt") for each in results), "who stops it loses no work"
+    assert team["id"]
+
+
+def wait_for_second(root: Path, first: int) -> None:
+    """Until a second team's worktree is being made."""
+    deadline = time.monotonic() + 100
+    while len(list((root / "trees").glob("*/*"))) <= first:
+        assert time.monotonic() < deadline, "a second team within 100 s"
+        time.sleep(0.01)

@@ -76,6 +76,7 @@ export const api = {
   run: (run: string, signal?: AbortSignal) => ask<T.RunDetail>(`runs/${part(run)}`, signal),
   curves: (run: string, names: string[], from: number | null, to: number | null, signal?: AbortSignal) =>
     ask<T.Curves>(`runs/${part(run)}/curves${query({ names: names.join(','), buckets: 400, from, to })}`, signal),
+  results: (run: string, signal?: AbortSignal) => ask<T.ResultsAnswer>(`runs/${part(run)}/results`, signal),
   live: (run: string, signal?: AbortSignal) => ask<T.Live>(`runs/${part(run)}/live`, signal),
   trajectories: (run: string, filter: Query, signal?: AbortSignal) =>
     ask<T.TrajectoryPage>(`runs/${part(run)}/trajectories${query(filter)}`, signal),

@@ -134,6 +134,12 @@ export interface ChangesAnswer {
   next: number | null;
 }
 
+/** The mean of a session, for each policy; None where it has none such. */
+export interface ConductRow {
+  name: string;
+  means: (number | null)[];
+}
+
 /** Two agents whose work does not merge, and where. */
 export interface ConflictAnswer {
   first: string;
@@ -191,6 +197,12 @@ export interface Entered {
 
 export interface Error {
   error: { kind?: string; message?: string; retryable?: boolean; };
+}
+
+/** A session of the trained policy's that says much in a short time. */
+export interface Example {
+  title: string;
+  row: TrajectoryRow;
 }
 
 /** A file that it changed. Lines added and removed are None where they were not counted: of binary files, of long ones, and after many. */
@@ -369,6 +381,13 @@ export interface OutputAnswer {
   total: number;
 }
 
+/** The trained policy against its control: tasks that only one of them has solved, and the hardest of those gained, as both played it; None where there is none, or the archive has it no longer. */
+export interface Pair {
+  gained: number;
+  lost: number;
+  played: GroupAnswer | null;
+}
+
 /** A turn at which members do not do the same: each one's line, None for one that has ended. */
 export interface Parting {
   turn: number;
@@ -402,9 +421,33 @@ export interface PromptBody {
   after?: number | null;
 }
 
+/** How many were solved of those played, and the 95% interval of that share. */
+export interface Rate {
+  solved: number;
+  played: number;
+  low: number;
+  high: number;
+}
+
+/** A set of tasks, or a rung of one: a rate for each policy, None where it has played none of them. */
+export interface RateRow {
+  name: string;
+  rates: (Rate | null)[];
+}
+
 /** What was taken away. */
 export interface Removed {
   removed: string;
+}
+
+/** What a run was measured by. `policies` are those it has evaluated: base, after and control. */
+export interface ResultsAnswer {
+  policies: string[];
+  sets: RateRow[];
+  rungs: RateRow[];
+  conduct: ConductRow[];
+  pair: Pair | null;
+  examples: Example[];
 }
 
 /** A run in full. */
@@ -421,6 +464,7 @@ export interface RunDetail {
   figures: Record<string, number | null>;
   trajectories: number | null;
   bytes: number;
+  remark: string | null;
   keys: Record<string, Json>;
   counters: Record<string, Json>;
   summary: Record<string, Json> | null;
@@ -428,10 +472,11 @@ export interface RunDetail {
   notes: RunNote[];
 }
 
-/** The newest first. */
+/** The newest first. `remarks` say which stores do not answer, and what in them cannot be read. */
 export interface RunList {
   runs: RunRow[];
   total: number;
+  remarks: string[];
 }
 
 /** What happened beside training: a restart, a change by an operator, a finding; the rest is in `data`. */
@@ -455,13 +500,15 @@ export interface RunRow {
   figures: Record<string, number | null>;
   trajectories: number | null;
   bytes: number;
+  remark: string | null;
 }
 
-/** Of `runs`. `runs` are all there are, in the place of those told before; `changed` and `gone` are what is other than at the last event. */
+/** Of `runs`. `runs` are all there are, in the place of those told before; `changed` and `gone` are what is other than at the last event. `remarks` are those of the list, at every event. */
 export interface RunsEvent {
   runs?: RunRow[] | null;
   changed?: RunRow[] | null;
   gone?: string[] | null;
+  remarks?: string[] | null;
 }
 
 /** A context: its kind, and how many tokens it has. `from_turn` is the first turn in it. */

@@ -7,6 +7,8 @@ import { follow } from '../stream';
 /** Null while nothing has come yet. */
 export const runs = signal<RunRow[] | null>(null);
 export const runsFault = signal<string | null>(null);
+/** Which stores do not answer, and what in them cannot be read. */
+export const remarks = signal<string[]>([]);
 
 export const runOf = (id: string) => runs.value?.find((each) => each.id === id);
 
@@ -22,7 +24,7 @@ export function after(before: RunRow[], told: RunsEvent): RunRow[] {
 export function followRuns(): () => void {
   api.runs().then(
     (found) => {
-      runs.value ??= found.runs;
+      if (runs.value === null) [runs.value, remarks.value] = [found.runs, found.remarks];
       runsFault.value = null;
     },
     (why: unknown) => (runsFault.value = why instanceof Error ? why.message : String(why)),
@@ -33,5 +35,6 @@ export function followRuns(): () => void {
       runs.value = after(runs.value ?? [], told);
       runsFault.value = null;
     }
+    remarks.value = told.remarks ?? remarks.value;
   });
 }

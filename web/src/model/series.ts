@@ -22,7 +22,6 @@ export function aligned(all: Series[]): { x: number[]; columns: Column[] } {
   return { x, columns };
 }
 
-/** A series with one more point; a step told twice changes nothing. */
 /** What is left when the steps after one are taken back: a run that was killed makes them again. */
 export function cut(series: Series, after: number): Series {
   const keep = series.x.findLastIndex((x) => x <= after) + 1;
@@ -30,6 +29,7 @@ export function cut(series: Series, after: number): Series {
   return { x: x.slice(0, keep), min: min.slice(0, keep), max: max.slice(0, keep), last: last.slice(0, keep) };
 }
 
+/** A series with one more point; a step told twice changes nothing. */
 export function added(series: Series, x: number, value: number | null): Series {
   const last = series.x.at(-1);
   if (value === null || (last !== undefined && x <= last)) return series;
@@ -50,12 +50,13 @@ export function figuresOf(line: Record<string, unknown>, before = ''): Record<st
 }
 
 /** The part of all figures that a run's page begins with, in this order, as far as the run has them. */
-export const FIRST = ['reward', 'solve_rate', 'sampled_tokens', 'turns', 'mean_age', 'max_age', 'entropy', 'loss', 'grad_norm', 'max_abs_dlogp', 'masked_share', 'step_wall_s'];
+export const FIRST = ['reward', 'solve_rate', 'sampled_tokens', 'turns', 'mean_age', 'max_age', 'entropy', 'loss', 'grad_norm', 'max_abs_dlogp', 'mismatch_k3', 'masked_share', 'step_wall_s'];
 
 const LABELS: Record<string, string> = {
   reward: 'Reward', solve_rate: 'Solve rate', sampled_tokens: 'Sampled tokens a rollout', turns: 'Turns a rollout',
   mean_age: 'Age of tokens, mean (versions)', max_age: 'Age of tokens, most (versions)', entropy: 'Entropy (nats)', loss: 'Loss',
-  grad_norm: 'Gradient norm', max_abs_dlogp: 'Trainer\u2013sampler difference, most', masked_share: 'Share of tokens masked',
+  grad_norm: 'Gradient norm', max_abs_dlogp: 'Trainer\u2013sampler difference, most', mismatch_k3: 'KL to the sampler (k3)',
+  masked_share: 'Share of tokens masked',
   step_wall_s: 'Seconds a step', step_s: 'Seconds a step', trained_rollouts: 'Rollouts trained on', trained_tokens: 'Tokens trained on',
 };
 /** A figure's name in words, or as the run has it. */

@@ -1,12 +1,12 @@
-// The members of one group side by side, turn by turn, and where they part ways.
+// One group: its task, and its members side by side.
 import { useState } from 'preact/hooks';
 import { api } from '../api/client';
-import type { GroupAnswer, MemberAnswer } from '../api/types';
-import { figure, plural, seconds, versions, whole } from '../format';
+import type { GroupAnswer } from '../api/types';
+import { plural } from '../format';
 import { to } from '../router';
-import { Empty, Name, OutcomeBadge, Said, Shown } from '../ui/bits';
+import { Empty, Name, Said, Shown } from '../ui/bits';
 import { useLoad } from '../ui/load';
-import '../style/read.css';
+import { Members } from '../ui/Members';
 
 export function GroupPage({ run, id }: { run: string; id: string }) {
   const found = useLoad((signal) => api.group(run, id, signal), [run, id]);
@@ -16,8 +16,6 @@ export function GroupPage({ run, id }: { run: string; id: string }) {
     </Shown>
   );
 }
-
-type Member = MemberAnswer;
 
 function Body({ run, id, data }: { run: string; id: string; data: GroupAnswer }) {
   const [order, setOrder] = useState<'id' | 'reward'>('reward');
@@ -56,64 +54,7 @@ function Body({ run, id, data }: { run: string; id: string; data: GroupAnswer })
           </pre>
         </details>
       )}
-      {members.length ? <Side run={run} members={members} data={data} /> : <Empty title="No member is kept" />}
+      {members.length ? <Members run={run} members={members} parting={data.parting} /> : <Empty title="No member is kept" />}
     </>
-  );
-}
-
-function Side({ run, members, data }: { run: string; members: Member[]; data: GroupAnswer }) {
-  const parting = new Set(data.parting.map((each) => each.turn));
-  const turns = Math.max(0, ...members.map((each) => each.calls.length));
-  return (
-    <div class="card members" tabIndex={0} role="group" aria-label="Members side by side">
-      <table aria-label="Members side by side, a row a turn">
-        <thead>
-          <tr>
-            <th class="turnno" scope="col">
-              <span class="sr">Turn</span>
-            </th>
-            {members.map(({ row: each }) => (
-              <th key={each.id} scope="col">
-                <a class="mono" href={to(['run', run, 'trajectory', each.id])}>
-                  {each.id}
-                </a>{' '}
-                <OutcomeBadge row={each} />
-                <div class="num memberfacts">
-                  <b>{figure(each.reward)}</b> · {whole(each.sampled_tokens)} tokens · {versions(each.oldest_version, each.newest_version)} · {seconds(each.seconds)}
-                </div>
-              </th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {Array.from({ length: turns }, (_, at) => at).map((at) => (
-            <tr key={at} class={parting.has(at) ? 'parts' : undefined}>
-              <th class="turnno" scope="row">
-                {at + 1}
-              </th>
-              {members.map((each) => (
-                <td key={each.row.id}>{each.calls[at] !== undefined && <Said text={each.calls[at]} />}</td>
-              ))}
-            </tr>
-          ))}
-          <tr>
-            <th class="turnno" scope="row">
-              diff
-            </th>
-            {members.map((each) => (
-              <td key={each.row.id}>
-                {each.files ? (
-                  <a href={to(['run', run, 'trajectory', each.row.id], { tab: 'files' })}>
-                    {plural(each.files, 'file')} +{each.added} −{each.removed}
-                  </a>
-                ) : (
-                  <span class="muted">nothing changed</span>
-                )}
-              </td>
-            ))}
-          </tr>
-        </tbody>
-      </table>
-    </div>
   );
 }

@@ -9,15 +9,16 @@ import { runOf } from '../model/runs';
 import { added, cut, FIRST, labelOf } from '../model/series';
 import { refine, place, to } from '../router';
 import { follow } from '../stream';
-import { Empty, Facts, Name, Panel, Said, Shown, StateBadge, Tabs, Wait } from '../ui/bits';
+import { Empty, Facts, Fault, Name, Panel, Said, Shown, StateBadge, Tabs, Wait } from '../ui/bits';
 import { Chart } from '../ui/Chart';
 import { useLoad } from '../ui/load';
+import { Exam, ToRead } from './Results';
 import '../style/chart.css';
 import '../style/live.css';
 
 export function LivePage({ run }: { run: string }) {
   const row = runOf(run);
-  const detail = useLoad((signal) => api.run(run, signal), [run, row?.state, row?.steps], true);
+  const detail = useLoad((signal) => api.run(run, signal), [run, row?.state, row?.steps, row?.remark], true);
   const tab = place.value.query.get('tab') ?? 'now';
   return (
     <Shown from={detail} of="the run">
@@ -32,7 +33,7 @@ export function LivePage({ run }: { run: string }) {
             tabs={[{ id: 'now', label: 'Figures' }, { id: 'recipe', label: 'Recipe', count: Object.keys(found.keys).length }, { id: 'counters', label: 'Counters', count: Object.keys(found.counters).length }, { id: 'notes', label: 'Events', count: found.notes.length }]}
           />
           <Panel id={tab}>
-            {tab === 'recipe' ? <Table label="Recipe" of={found.keys as Record<string, Json>} /> : tab === 'notes' ? <Notes notes={found.notes} /> : tab === 'counters' ? <Table label="Counters" of={found.counters as Record<string, Json>} /> : <Figures run={run} />}
+            {tab === 'recipe' ? <Table label="Recipe" of={found.keys as Record<string, Json>} /> : tab === 'notes' ? <Notes notes={found.notes} /> : tab === 'counters' ? <Table label="Counters" of={found.counters as Record<string, Json>} /> : <Overview run={{ ...found, ...row }} />}
           </Panel>
         </>
       )}
@@ -41,7 +42,7 @@ export function LivePage({ run }: { run: string }) {
 }
 
 function Head({ run }: { run: RunDetail }) {
-  const kept = useLoad((signal) => api.count(run.id, {}, signal), [run.id, run.steps, run.state], true).data?.count ?? run.trajectories;
+  const kept = useLoad((signal) => api.count(run.id, {}, signal), [run.id, run.steps, run.state, run.remark], true).data?.count ?? run.trajectories;
   return (
     <div class="stack">
       <div class="title">
@@ -54,6 +55,11 @@ function Head({ run }: { run: RunDetail }) {
           {run.updated_at !== null && <>, changed {ago(run.updated_at)}</>}
         </span>
       </div>
+      {run.remark && (
+        <p class="warn small" role="status">
+          <Said text={run.remark} />
+        </p>
+      )}
       <div class="card">
         <Facts
           big
@@ -247,18 +253,43 @@ function WatchedCall({ call }: { call: LiveCall }) {
 
 // --- figures -----------------------------------------------------------------------------------------------------------
 
+/** What it was measured by, as far as it was, around its curves. */
+function Overview({ run }: { run: RunDetail }) {
+  const results = useLoad((signal) => api.results(run.id, signal), [run.id, run.state, run.steps > 0, run.remark], true);
+  const found = results.data?.policies.length ? results.data : null;
+  return (
+    <>
+      {results.error && <Fault why={results.error} again={results.again} />}
+      {found && <Exam run={run} results={found} />}
+      <Figures run={run.id} />
+      {found && <ToRead run={run.id} results={found} />}
+    </>
+  );
+}
+
+const PART = 'parts.';
+/** Of the reward, as many as are told apart in one chart. */
+const partsOf = (names: string[]) => names.filter((each) => each.startsWith(PART)).slice(0, 8);
+
 function Figures({ run }: { run: string }) {
   const [[from, until], zoom] = useState<[number | null, number | null]>([null, null]);
   const [more, setMore] = useState<string[]>([]);
   const [sought, seek] = useState('');
-  const names = useMemo(() => [...FIRST, ...more], [more]);
+  const [parts, setParts] = useState<string[]>([]);
+  const names = useMemo(() => [...FIRST, ...parts, ...more], [parts, more]);
   const curves = useLoad((signal) => api.curves(run, names, from, until, signal), [run, names, from, until], true);
   const shown = useSteps(run, curves.data, until, curves.again);
+  useEffect(() => {
+    const known = partsOf(shown?.names ?? []);
+    if (known.length && known.join() !== parts.join()) setParts(known);
+  }, [shown?.names]);
   useKeys([{ keys: '/', does: 'Look for a figure', run: () => document.getElementById('figure')?.focus() }, { keys: '0', does: 'Show all steps', run: () => zoom([null, null]) }], []);
   return (
     <Shown from={{ ...curves, data: shown }} of="the curves">
       {(data) => {
-        const there = names.filter((each) => data.series[each]?.x.length);
+        const drawn = (each: string) => data.series[each]?.x.length;
+        const there = [...FIRST, ...more].filter(drawn);
+        const acted = parts.filter((each) => drawn(each) && data.series[each]!.last.some((value) => value !== 0));
         if (!there.length) return <Empty title="No step yet">The curves begin with the first step of the trainer.</Empty>;
         const others = data.names.filter((each) => !names.includes(each) && each.includes(sought));
         return (
@@ -283,6 +314,19 @@ function Figures({ run }: { run: string }) {
                   <Chart title={labelOf(each)} zoom={(a, b) => zoom([a, b])} lines={[{ name: labelOf(each), colour: ofRun(0), series: data.series[each]! }]} />
                 </div>
               ))}
+              {acted.length > 1 && (
+                <div class="card">
+                  <Chart title="Reward by part" zoom={(a, b) => zoom([a, b])} lines={acted.map((each, at) => ({ name: each.slice(PART.length), colour: ofRun(at), series: data.series[each]! }))} />
+                  <div class="key">
+                    {acted.map((each, at) => (
+                      <span key={each}>
+                        <i style={{ background: ofRun(at) }} />
+                        <Name text={each.slice(PART.length)} />
+                      </span>
+                    ))}
+                  </div>
+                </div>
+              )}
             </div>
             <div class="card">
               <div class="cardhead">

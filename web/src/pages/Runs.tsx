@@ -4,9 +4,9 @@ import { useEffect, useState } from 'preact/hooks';
 import type { RunRow } from '../api/types';
 import { ago, bytes, figure, moment, NONE, percent, whole } from '../format';
 import { useKeys } from '../keys';
-import { followRuns, runs, runsFault } from '../model/runs';
+import { followRuns, remarks, runs, runsFault } from '../model/runs';
 import { go, place, refine, to } from '../router';
-import { Empty, Name, Shown, StateBadge } from '../ui/bits';
+import { Empty, Name, Said, Shown, StateBadge } from '../ui/bits';
 import { Rows, type Column } from '../ui/Rows';
 
 const MOST = 8;
@@ -28,6 +28,11 @@ export function Runs() {
         <span class="grow" />
         <input id="seek" class="field" type="search" placeholder="Name or recipe" aria-label="Look for a run" value={sought} onInput={(event) => seek(event.currentTarget.value)} />
       </div>
+      {remarks.value.map((each) => (
+        <p key={each} class="warn small" role="status">
+          <Said text={each} />
+        </p>
+      ))}
       <Shown from={{ data: all, error: runsFault.value, loading: false, again: followRuns }} of="the runs">
         {(all) => {
           const found = all.filter((run) => `${run.name} ${run.id} ${run.recipe ?? ''}`.toLowerCase().includes(sought.toLowerCase()));
