@@ -4,7 +4,7 @@ import { api } from '../api/client';
 import type { GroupAnswer, MemberAnswer } from '../api/types';
 import { figure, plural, seconds, versions, whole } from '../format';
 import { to } from '../router';
-import { Empty, Name, OutcomeBadge, Said, Shown } from '../ui/bits';
+import { Empty, Long, Name, OutcomeBadge, Said, Shown, WHOLE } from '../ui/bits';
 import { useLoad } from '../ui/load';
 import '../style/read.css';
 
@@ -52,7 +52,7 @@ function Body({ run, id, data }: { run: string; id: string; data: GroupAnswer })
         <details class="card">
           <summary>The task</summary>
           <pre>
-            <Said text={data.task.instruction} />
+            <Long text={data.task.instruction} first={WHOLE} />
           </pre>
         </details>
       )}

@@ -9,7 +9,7 @@ import { runOf } from '../model/runs';
 import { added, cut, FIRST, labelOf } from '../model/series';
 import { refine, place, to } from '../router';
 import { follow } from '../stream';
-import { Empty, Facts, Name, Panel, Said, Shown, StateBadge, Tabs, Wait } from '../ui/bits';
+import { Empty, Facts, Long, Name, Panel, Said, Shown, StateBadge, Tabs, Wait } from '../ui/bits';
 import { Chart } from '../ui/Chart';
 import { useLoad } from '../ui/load';
 import '../style/chart.css';
@@ -351,7 +351,7 @@ function Notes({ notes }: { notes: RunNote[] }) {
               <td class="muted">{moment(each.at)}</td>
               <td>{each.kind}</td>
               <td class="wrap mono">
-                <Said text={JSON.stringify(each.data)} />
+                <Long text={JSON.stringify(each.data)} />
               </td>
             </tr>
           ))}
@@ -381,7 +381,7 @@ function Table({ label, of: values }: { label: string; of: Record<string, Json> 
                 {key}
               </span>
               <span class="mono">
-                <Said text={typeof value === 'string' ? value : JSON.stringify(value)} />
+                <Long text={typeof value === 'string' ? value : JSON.stringify(value)} />
               </span>
             </div>
           ))}
