@@ -1,134 +1,98 @@
-"""What the studio costs.
+"""What the studio costs, and what a person waits for in it.
 
-    python benchmarks/studio.py [--rounds 3] [--minutes 1]
+    python benchmarks/studio.py [--parts size,paint,curves,filter,open,stream,memory,cost] [--rounds 10]
 
-The cost to a run of its archive: the quickstart at small size, by turns with the archive and without, each in a copy of
-the package. In the one the functions that archive are timed by their threads' CPU; in the other they do nothing.
+    size      first_js_kb_gz, all_js_kb_gz: script, gzipped, of the first page and of all
+    paint     first_paint_ms: the first paint with content, in a tab that has nothing cached
+    curves    curves_ms: 10,000 steps in 12 charts, from the navigation to the frame in which all are drawn;
+              curves_tensorboard_ms: the same numbers in TensorBoard's page, in the same browser, by turns
+    filter    filter_ms: of 100,000 trajectories, until the first rows that a filter finds are in the page: of nine
+              filters the slowest; filter_answered_ms is what the server takes of it
+    open      open_trajectory_ms: of 100,000 tokens, until its tokens are in the page
+    stream    stream_cpu_share: of one core, what the server takes to stream the words of 8 agents at work, above what
+              the agents take in it while nobody listens
+    memory    memory_mb: the server's after an hour of the quickstart's events (22,320 rollouts, 504 steps) while a tab
+              follows; tab_memory_mb: of that tab's scripts
+    cost      run_cost_share: CPU-seconds of archiving over those of a whole training of the quickstart at small size
 
-    run_cost_share          CPU-seconds of archiving over those of the whole training, all rounds with the archive
-    archive_ms_per_rollout  the same for one rollout that was judged
-    archive_bytes_per_rollout
-    rollouts_per_s          of each round, with and without
-    rollouts_per_s_ratio    with over without: the median of the rounds; the machine's noise is in it
-
-The last line is one JSON object.
+Figures are medians of --rounds. Times are taken by the page itself, at the frame that shows what was asked for.
+TensorBoard is installed from the registry, or found by --tensorboard DIR, where its `python` and `tensorboard` are.
+Needs the extras `dev` and `train`, and chromium. The last line is one JSON object; `missed` names the aims that were.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import statistics
+import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "e2e"))
-from killing import Victim
-from small import ROOT
+ROOT = Path(__file__).parents[1]
+sys.path += [str(ROOT / "tests"), *(str(ROOT / "tests" / room) for room in ("studio", "e2e", "harness"))]
+from browser import Chromium  # noqa: E402
+from made_run import make_run, studio  # noqa: E402
+from studying import cost, pages, serving  # noqa: E402
 
-TIMED = """
-
-def _timed(function, listed=False):
-    import os
-    import time
-
-    def timed(*given, **named):
-        given = (list(given[0]), *given[1:]) if listed else given
-        began = time.thread_time()
-        try:
-            return function(*given, **named)
-        finally:
-            line = f"{{function.__name__}} {{time.thread_time() - began:.7f}}\\n".encode()
-            out = os.open({path!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            os.write(out, line)
-            os.close(out)
-
-    return timed
-
-"""
-WITH = {
-    "rollouts/session.py": "split, kept_of = _timed(split, listed=True), _timed(kept_of)\n",
-    "archive/writer.py": (
-        "ArchiveWriter.keep = _timed(ArchiveWriter.keep)\nArchiveWriter.mark = _timed(ArchiveWriter.mark)\n"
-    ),
-    "rollouts/actors/trainer.py": "marks_of = _timed(marks_of)\n",
-    "trainer/step.py": "seen_tokens = _timed(seen_tokens, listed=True)\n",
-}
-"""What is added to modules of the copy that archives. A log is decoded anyway: that is done before the clock runs."""
-WITHOUT = {
-    "rollouts/session.py": (
-        "from types import SimpleNamespace as _Said\n"
-        "def split(log): return None, [_Said(event=event) for event, _ in log]\n"
-        "def kept_of(*given): return None\n"
-    ),
-    "archive/writer.py": (
-        "ArchiveWriter.keep = lambda self, kept: 0\nArchiveWriter.mark = lambda self, step, marks: None\n"
-    ),
-    "rollouts/actors/trainer.py": (
-        "from types import SimpleNamespace as _Marks\ndef marks_of(*given): return [_Marks(mask=b'1')]\n"
-    ),
-    "trainer/step.py": "def seen_tokens(*given): return NOTHING_SEEN\n",
-}
+PARTS = ("size", "paint", "curves", "filter", "open", "stream", "memory", "cost")
+MOST = {
+    "first_js_kb_gz": 60, "all_js_kb_gz": 250, "filter_ms": 100, "stream_cpu_share": 0.1, "run_cost_share": 0.01,
+}  # fmt: skip
+LEAST = {"curves_sooner": 5}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=1.0, help="of training, in each run")
+    parser.add_argument("--parts", default=",".join(PARTS), help="apart by commas")
+    parser.add_argument("--rounds", type=int, default=10, help="times that something is opened")
+    parser.add_argument("--trajectories", type=int, default=100_000, help="of the archive that is filtered")
+    parser.add_argument("--tokens", type=int, default=100_000, help="of the trajectory that is opened")
+    parser.add_argument("--tensorboard", type=Path, help="the directory of its programs; else it is installed")
+    parser.add_argument("--cost-rounds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=1.0, help="of training, in each run of `cost`")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        found = run_cost(Path(directory), options.rounds, options.minutes)
-    print(json.dumps(found))
-    sys.exit(found["run_cost_share"] > 0.01)
+    chosen = options.parts.split(",")
+    if unknown := [part for part in chosen if part not in PARTS]:
+        parser.error(f"no part {unknown[0]!r}; there are {', '.join(PARTS)}")
+    found: dict[str, Any] = {"load_before": os.getloadavg()[0]}
+    for part in chosen:
+        home = "/var/tmp" if part == "stream" else None  # a sandbox has a /tmp of its own
+        with tempfile.TemporaryDirectory(prefix="etude-", dir=home) as place:
+            told = measured(part, Path(place), options)
+        print(json.dumps({part: told}), file=sys.stderr, flush=True)
+        found |= told
+    found["missed"] = [name for name, most in MOST.items() if found.get(name, most) > most]
+    found["missed"] += [name for name, least in LEAST.items() if found.get(name, least) < least]
+    print(json.dumps(found | {"load_after": os.getloadavg()[0]}))
+    sys.exit(bool(found["missed"]))
 
 
-def run_cost(place: Path, rounds: int, minutes: float) -> dict[str, Any]:
-    roots = {"with": copied(place / "with", WITH, place / "cost"), "without": copied(place / "without", WITHOUT)}
-    speeds: dict[str, list[float]] = {arm: [] for arm in roots}
-    spent = rollouts = 0.0
-    for number in range(rounds):
-        for arm in list(roots) if number % 2 else reversed(roots):
-            out = place / f"{arm}-{number}"
-            with Victim(out, f"rollouts.max_minutes={minutes}", root=roots[arm]) as run:
-                run.end(60 * minutes + 900)
-            training = json.loads((out / "training.json").read_text())
-            speeds[arm].append(training["samples_per_s"])
-            print(f"round {number} {arm}: {training['samples_per_s']:.2f} rollouts/s", file=sys.stderr)
-            if arm == "with":
-                spent, rollouts = spent + training["cpu_s"], rollouts + training["rollouts"]
-                share, kept = sizes(out)
-    lines = [line.split() for line in (place / "cost").read_text().splitlines()]
-    judged = sum(name == "keep" for name, _ in lines)
-    cost = sum(float(seconds) for _, seconds in lines)
-    by_function = {name: round(sum(float(s) for of, s in lines if of == name), 3) for name in {of for of, _ in lines}}
-    ratios = [one / other for one, other in zip(speeds["with"], speeds["without"], strict=True)]
-    return {
-        "run_cost_share": cost / spent, "archive_ms_per_rollout": 1000 * cost / judged,
-        "archive_bytes_per_rollout": share / kept, "archive_cpu_s": by_function, "run_cpu_s": spent,
-        "rollouts": rollouts, "rollouts_per_s": speeds,
-        "rollouts_per_s_ratio": statistics.median(ratios),
-    }  # fmt: skip
-
-
-def copied(root: Path, added: dict[str, str], cost: Path | None = None) -> Path:
-    """The tree that a run needs, with something added to its modules."""
-    shutil.copytree(ROOT / "etude", root / "etude", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("recipes", "models"):
-        (root / name).symlink_to(ROOT / name)
-    for module, text in added.items():
-        path = root / "etude" / module
-        path.write_text(path.read_text() + (TIMED.format(path=str(cost)) if cost else "\n\n") + text)
-    return root
-
-
-def sizes(out: Path) -> tuple[int, int]:
-    from etude.archive.reader import ArchiveReader
-
-    with ArchiveReader(out) as reader:
-        return reader.size()[0], reader.count()
+def measured(part: str, place: Path, options: argparse.Namespace) -> dict[str, Any]:
+    if part == "cost":
+        return cost.run_cost(place, options.cost_rounds, options.minutes)
+    chromium = Chromium()
+    try:
+        match part:
+            case "size" | "paint":
+                make_run(place / "runs/one", 20, "one", summary=True)
+                with studio(place / "home", place / "runs") as served:
+                    if part == "size":
+                        return pages.sizes(chromium.browser, served)
+                    return pages.first_paint(chromium.browser, served, options.rounds)
+            case "curves":
+                return pages.curves(chromium.browser, place, options.rounds, options.tensorboard)
+            case "filter":
+                return pages.filters(chromium, place, options.trajectories, options.rounds)
+            case "open":
+                return pages.long_trajectory(chromium, place, options.tokens, options.rounds)
+            case "stream":
+                return serving.stream(chromium, place, 15, 4)
+            case _:
+                return serving.memory(chromium, place)
+    finally:
+        chromium.close()
 
 
 if __name__ == "__main__":

@@ -116,6 +116,8 @@ class TurnAnswer:
     thinking: str | None
     version: int | None
     calls: list[CallAnswer]
+    """The first of them."""
+    calls_total: int
     tokens: tuple[int, int, int] | None
 
 

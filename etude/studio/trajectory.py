@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,9 @@ from etude.studio.archive_shapes import (
 )
 from etude.studio.diffs import file_of
 
-MOST_TURNS, MOST_TOKENS, MOST_CHARS = 500, 10_000, 1_000_000
+MOST_TURNS, MOST_TOKENS, MOST_CHARS, MOST_CALLS = 500, 10_000, 1_000_000, 200
+_ANSWER_CHARS, _LITTLE_CHARS = 500_000, 200
+"""Of all outputs in one answer, and of each that comes after so many."""
 _FIRST_CHARS, _ARGUMENT_CHARS, _TEXT_CHARS = 4000, 20_000, 100_000
 _FIRST_FILES, _COUNTED_FILES, _NAMES = 200, 300, 500
 _CALLS, _THINKING = "<tool_call>", re.compile(r"\s*<think>(.*?)(?:</think>|\Z)\s*", re.DOTALL)
@@ -52,7 +55,7 @@ def answer_of(found: Archived, notes: Sequence[Note], first: int, count: int) ->
         task=task_of(found.task),
         prompts=[_bounded(each, _TEXT_CHARS) for each in prompts[:100]],
         segments=_segments(found, turns),
-        turns=turns[first : first + count],
+        turns=_sent(turns[first : first + count]),
         turns_total=len(turns),
         outcome=OutcomeAnswer(
             row.outcome, row.reward, row.solved, row.parts, row.limit, str(about.get("evidence", ""))
@@ -104,7 +107,21 @@ def turns_of(found: Archived) -> list[TurnAnswer]:
             }  # fmt: skip
     for turn in turns:
         turn["calls"] = [CallAnswer(**call) for call in turn["calls"]]
-    return [TurnAnswer(n=n, **turn) for n, turn in enumerate(turns)]
+    return [TurnAnswer(n=n, calls_total=len(turn["calls"]), **turn) for n, turn in enumerate(turns)]
+
+
+def _sent(turns: Sequence[TurnAnswer]) -> list[TurnAnswer]:
+    """Turns as an answer has them: a model that makes thousands of calls in one message freezes nobody's tab."""
+    left, sent = _ANSWER_CHARS, []
+    for turn in turns:
+        calls = []
+        for call in turn.calls[:MOST_CALLS]:
+            result = call.result
+            if result is not None and (left := left - len(result.text)) < 0 and len(result.text) > _LITTLE_CHARS:
+                call = replace(call, result=CallResult(result.text[:_LITTLE_CHARS], result.bytes, True))
+            calls.append(call)
+        sent.append(replace(turn, calls=calls))
+    return sent
 
 
 def _message(number: int, said: Said, begun: float, segments: Sequence[tuple[int, int]]) -> dict[str, Any]:

@@ -169,7 +169,7 @@ function commandsOf(run: string | null, known: RunRow[]): Command[] {
     ...(work.value ? [{ name: 'Work', hint: 'g w', run: () => go(to(['work'])) }] : []),
     { name: 'Sessions', hint: 'g e', run: () => go(to(['sessions'])) },
     ...(run === null ? [] : IN_RUN.map(([name, label, key]) => ({ name: `${label} of this run`, hint: `g ${key}`, run: () => go(addressOf(run, name)) }))),
-    ...known.map((each) => ({ name: `RunRow ${each.name}${each.name === each.id ? '' : ` (${each.id})`}`, run: () => go(to(['run', each.id])) })),
+    ...known.map((each) => ({ name: `Run ${each.name}${each.name === each.id ? '' : ` (${each.id})`}`, run: () => go(to(['run', each.id])) })),
     ...(['system', 'light', 'dark'] as const).map((each) => ({ name: `Appearance: ${each}`, run: () => setTheme(each) })),
     { name: 'Copy the address of this view', run: () => void navigator.clipboard?.writeText(location.href) },
     { name: 'Keys', hint: '?', run: () => (help.value = true) },

@@ -14,17 +14,24 @@ export interface Told {
   data: string;
 }
 
+const END = /\r?\n\r?\n/;
+
 /** Makes events of a stream's text, however it is cut into chunks. Comments, which are heartbeats, are none. */
 export class Events {
-  private rest = '';
+  private parts: string[] = [];
+  private last = '';
 
   *feed(chunk: string): Generator<Told> {
-    this.rest += chunk;
+    this.parts.push(chunk);
+    const near = this.last + chunk;
+    this.last = near.slice(-3);
+    if (!END.test(near)) return; // an event of megabytes is put together once, and not with each of its chunks
+    let rest = this.parts.join('');
     for (;;) {
-      const end = /\r?\n\r?\n/.exec(this.rest);
-      if (!end) return;
-      const block = this.rest.slice(0, end.index);
-      this.rest = this.rest.slice(end.index + end[0].length);
+      const end = END.exec(rest);
+      if (!end) break;
+      const block = rest.slice(0, end.index);
+      rest = rest.slice(end.index + end[0].length);
       const told: Told = { event: '', id: '', data: '' };
       const lines: string[] = [];
       for (const line of block.split(/\r?\n/)) {
@@ -37,6 +44,8 @@ export class Events {
       }
       if (lines.length) yield { ...told, data: lines.join('\n') };
     }
+    this.parts = [rest];
+    this.last = rest.slice(-3);
   }
 }
 

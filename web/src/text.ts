@@ -4,7 +4,7 @@
 /** Newline and tab stay as they are: where text is shown as written they do what they say. */
 const HIDDEN =
   // eslint-disable-next-line no-control-regex
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\udb40[\udc00-\uddff]/g;
+  /(?:[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\udb40[\udc00-\uddff]|\r(?!\n))+/g;
 
 const NAMES: Record<number, string> = {
   0xad: 'SHY', 0x200b: 'ZWSP', 0x200c: 'ZWNJ', 0x200d: 'ZWJ', 0x200e: 'LRM', 0x200f: 'RLM', 0x2028: 'LSEP', 0x2029: 'PSEP',
@@ -14,8 +14,8 @@ const NAMES: Record<number, string> = {
 
 export interface Piece {
   text: string;
-  /** The character's code point, where it is one that would not be seen. */
-  hidden: number | null;
+  /** What stands for it, where it is of characters that would not be seen. */
+  hidden: string | null;
 }
 
 /** What stands for a hidden character: a control picture, or its name in brackets. */
@@ -25,16 +25,22 @@ export function shownAs(code: number): string {
   return `\u2039${NAMES[code] ?? 'U+' + code.toString(16).toUpperCase().padStart(4, '0')}\u203a`;
 }
 
-/** The text in pieces, in order; joined they are the text. `\r` right before `\n` is part of the newline. */
+/** Hidden characters by their numbers. */
+export function codes(hidden: string): string {
+  const found = Array.from(hidden.slice(0, 16), (each) => 'U+' + each.codePointAt(0)!.toString(16).toUpperCase().padStart(4, '0'));
+  return `${found.length > 1 ? 'characters' : 'character'} ${found.join(' ')}${hidden.length > 16 ? ' \u2026' : ''}`;
+}
+
+/** The text in pieces, in order; joined they are the text. Hidden characters side by side are one: of a megabyte of them a page
+ *  would be a million elements. `\r` right before `\n` is part of the newline. */
 export function pieces(text: string): Piece[] {
   if (text.search(HIDDEN) < 0) return text ? [{ text, hidden: null }] : [];
   const found: Piece[] = [];
   let from = 0;
   for (const match of text.matchAll(HIDDEN)) {
     const at = match.index;
-    if (match[0] === '\r' && text[at + 1] === '\n') continue;
     if (at > from) found.push({ text: text.slice(from, at), hidden: null });
-    found.push({ text: match[0], hidden: match[0].codePointAt(0) ?? 0 });
+    found.push({ text: match[0], hidden: Array.from(match[0], (each) => shownAs(each.codePointAt(0)!)).join('') });
     from = at + match[0].length;
   }
   if (from < text.length) found.push({ text: text.slice(from), hidden: null });
@@ -45,7 +51,7 @@ export function pieces(text: string): Piece[] {
 export function oneLine(text: string, most = 400): string {
   const short = text.length > most ? text.slice(0, most) + '\u2026' : text;
   return pieces(short)
-    .map((each) => (each.hidden === null ? each.text : shownAs(each.hidden)))
+    .map((each) => each.hidden ?? each.text)
     .join('')
     .replace(/\r?\n/g, '\u240a')
     .replace(/\t/g, '\u2409');

@@ -107,7 +107,7 @@ export const api = {
   beginTeam: (team: T.TeamBody) => ask<T.TeamAnswer>('work', undefined, post(team)),
   endTeam: (team: string) => ask<T.TeamAnswer>(`work/${part(team)}`, undefined, { method: 'DELETE' }),
   changes: (team: string, agent: string, after: number, signal?: AbortSignal) =>
-    ask<T.ChangesAnswer>(`work/${part(team)}/agents/${part(agent)}/changes${query({ after, limit: 200 })}`, signal),
+    ask<T.ChangesAnswer>(`work/${part(team)}/agents/${part(agent)}/changes${query({ after, limit: 50 })}`, signal),
   apply: (team: string, agent: string, chosen: T.ApplyBody) =>
     ask<T.Applied>(`work/${part(team)}/agents/${part(agent)}/apply`, undefined, post(chosen)),
   answer: (session: string, request: string, answers: T.OneAnswer[]) =>

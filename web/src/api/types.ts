@@ -693,6 +693,7 @@ export interface TurnAnswer {
   thinking: string | null;
   version: number | null;
   calls: CallAnswer[];
+  calls_total: number;
   tokens: [number, number, number] | null;
 }
 

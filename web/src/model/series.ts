@@ -50,10 +50,10 @@ export function figuresOf(line: Record<string, unknown>, before = ''): Record<st
 }
 
 /** The part of all figures that a run's page begins with, in this order, as far as the run has them. */
-export const FIRST = ['reward', 'solve_rate', 'sampled_tokens', 'turns', 'mean_age', 'max_age', 'entropy', 'loss', 'grad_norm', 'max_abs_dlogp', 'mismatch_k3', 'masked_share', 'step_wall_s'];
+export const FIRST = ['reward', 'solve_rate', 'dev_pass1', 'sampled_tokens', 'turns', 'mean_age', 'max_age', 'entropy', 'loss', 'grad_norm', 'max_abs_dlogp', 'mismatch_k3', 'masked_share', 'step_wall_s'];
 
 const LABELS: Record<string, string> = {
-  reward: 'Reward', solve_rate: 'Solve rate', sampled_tokens: 'Sampled tokens a rollout', turns: 'Turns a rollout',
+  reward: 'Reward', solve_rate: 'Solve rate', dev_pass1: 'Development tasks solved', sampled_tokens: 'Sampled tokens a rollout', turns: 'Turns a rollout',
   mean_age: 'Age of tokens, mean (versions)', max_age: 'Age of tokens, most (versions)', entropy: 'Entropy (nats)', loss: 'Loss',
   grad_norm: 'Gradient norm', max_abs_dlogp: 'Trainer\u2013sampler difference, most', mismatch_k3: 'KL to the sampler (k3)',
   masked_share: 'Share of tokens masked',

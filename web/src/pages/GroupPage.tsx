@@ -4,7 +4,7 @@ import { api } from '../api/client';
 import type { GroupAnswer } from '../api/types';
 import { plural } from '../format';
 import { to } from '../router';
-import { Empty, Name, Said, Shown } from '../ui/bits';
+import { Empty, Long, Name, Shown, WHOLE } from '../ui/bits';
 import { useLoad } from '../ui/load';
 import { Members } from '../ui/Members';
 
@@ -50,7 +50,7 @@ function Body({ run, id, data }: { run: string; id: string; data: GroupAnswer })
         <details class="card">
           <summary>The task</summary>
           <pre>
-            <Said text={data.task.instruction} />
+            <Long text={data.task.instruction} first={WHOLE} />
           </pre>
         </details>
       )}

@@ -9,7 +9,7 @@ import { runOf } from '../model/runs';
 import { added, cut, FIRST, labelOf } from '../model/series';
 import { refine, place, to } from '../router';
 import { follow } from '../stream';
-import { Empty, Facts, Fault, Name, Panel, Said, Shown, StateBadge, Tabs, Wait } from '../ui/bits';
+import { Empty, Facts, Fault, Long, Name, Panel, Said, Shown, StateBadge, Tabs, Wait } from '../ui/bits';
 import { Chart } from '../ui/Chart';
 import { useLoad } from '../ui/load';
 import { Exam, ToRead } from './Results';
@@ -395,7 +395,7 @@ function Notes({ notes }: { notes: RunNote[] }) {
               <td class="muted">{moment(each.at)}</td>
               <td>{each.kind}</td>
               <td class="wrap mono">
-                <Said text={JSON.stringify(each.data)} />
+                <Long text={JSON.stringify(each.data)} />
               </td>
             </tr>
           ))}
@@ -425,7 +425,7 @@ function Table({ label, of: values }: { label: string; of: Record<string, Json> 
                 {key}
               </span>
               <span class="mono">
-                <Said text={typeof value === 'string' ? value : JSON.stringify(value)} />
+                <Long text={typeof value === 'string' ? value : JSON.stringify(value)} />
               </span>
             </div>
           ))}

@@ -12,7 +12,7 @@ import '../style/read.css';
 import '../style/work.css';
 
 export function Review({ team, agent }: { team: string; agent: string }) {
-  const found = useLoad((signal) => all(team, agent, signal), [team, agent]);
+  const found = useLoad((signal) => api.changes(team, agent, 0, signal), [team, agent]);
   return (
     <>
       <div class="crumb">
@@ -23,17 +23,6 @@ export function Review({ team, agent }: { team: string; agent: string }) {
       </Shown>
     </>
   );
-}
-
-/** All pages of it. */
-async function all(team: string, agent: string, signal: AbortSignal): Promise<ChangesAnswer> {
-  let found = await api.changes(team, agent, 0, signal);
-  const files = [...found.files];
-  while (found.next !== null && files.length < 2000) {
-    found = await api.changes(team, agent, found.next, signal);
-    files.push(...found.files);
-  }
-  return { ...found, files };
 }
 
 /** A hunk by its file and number; of a file that is taken whole, number -1. */
@@ -58,8 +47,22 @@ interface BodyProps {
   again: () => void;
 }
 
+const GONE_ON = 'The agent has gone on since. Look again.';
+
+/** The files of a commit, a page more each time that somebody asks. */
+function usePages(team: string, agent: string, first: ChangesAnswer, fault: (why: string) => void) {
+  const [{ files, next }, set] = useState({ files: first.files, next: first.next });
+  const more = () => {
+    if (next === null) return;
+    api.changes(team, agent, next).then(
+      (found) => (found.commit === first.commit ? set({ files: [...files, ...found.files], next: found.next }) : fault(GONE_ON)),
+      (why: unknown) => fault(why instanceof Error ? why.message : String(why)),
+    );
+  };
+  return { files, left: first.total - files.length, more };
+}
+
 function Body({ team, agent, data, again }: BodyProps) {
-  const keys = data.files.flatMap(keysOf);
   const [taken, take] = useState(() => new Set<string>());
   const [at, setAt] = useState(0);
   const now = useRef({ taken, at }); // two keys may come before one is shown
@@ -68,6 +71,8 @@ function Body({ team, agent, data, again }: BodyProps) {
     setAt(next);
   };
   const [said, say] = useState<{ good: boolean; text: string } | null>(null);
+  const { files, left, more } = usePages(team, agent, data, (text) => say({ good: false, text }));
+  const keys = files.flatMap(keysOf);
   const set = (next: Set<string>) => {
     now.current.taken = next;
     take(next);
@@ -85,9 +90,9 @@ function Body({ team, agent, data, again }: BodyProps) {
   };
   const apply = () => {
     if (!now.current.taken.size) return;
-    api.apply(team, agent, { commit: data.commit, files: chosen(data.files, now.current.taken) }).then(
+    api.apply(team, agent, { commit: data.commit, files: chosen(files, now.current.taken) }).then(
       ({ paths }) => {
-        say({ good: true, text: `In your tree now: ${paths.join(', ')}` });
+        say({ good: true, text: `In your tree now: ${named(paths)}` });
         set(new Set());
       },
       (why: unknown) => say({ good: false, text: why instanceof Error ? why.message : String(why) }),
@@ -100,20 +105,24 @@ function Body({ team, agent, data, again }: BodyProps) {
       { keys: 'x', does: 'Take or leave the hunk', run: () => keys[now.current.at] !== undefined && toggle([keys[now.current.at]!]) },
       { keys: 'a', does: 'Bring what is taken into the tree', run: apply },
     ],
-    [data],
+    [data, files],
   );
   let number = 0;
+  let lines = 0;
   return (
     <>
       <div class="title reviewhead">
         <h1>What {agent} changed</h1>
-        <span class="meta">{plural(data.total, 'file')}</span>
+        <span class="meta">
+          {plural(data.total, 'file')}
+          {left > 0 && `, of which ${whole(files.length)} are here`}
+        </span>
         <span class="grow" />
         <button class="btn" onClick={again}>
           Look again
         </button>
         <button class="btn" onClick={() => toggle(keys)} disabled={!keys.length}>
-          {keys.length > 0 && keys.every((each) => taken.has(each)) ? 'Take none' : 'Take all'}
+          {keys.length > 0 && keys.every((each) => taken.has(each)) ? 'Take none' : left > 0 ? 'Take all that are here' : 'Take all'}
         </button>
         <button class="btn primary" disabled={!taken.size} onClick={apply}>
           Bring {whole(taken.size)} of {plural(keys.length, 'hunk')} into my tree
@@ -124,29 +133,42 @@ function Body({ team, agent, data, again }: BodyProps) {
           <Said text={said.text} />
         </p>
       )}
-      {!data.files.length && <Empty title="Nothing has changed yet" />}
-      {data.files.map((file) => {
+      {!files.length && <Empty title="Nothing has changed yet" />}
+      {files.map((file) => {
         const first = number;
+        const room = Math.max(0, SHOWN - lines);
         number += keysOf(file).length;
-        return <OneFile key={file.path} file={file} first={first} taken={taken} toggle={toggle} here={at} point={point} />;
+        lines += file.hunks.reduce((sum, each) => sum + each.lines.length, 0);
+        return <OneFile key={file.path} file={file} first={first} room={room} taken={taken} toggle={toggle} here={at} point={point} />;
       })}
+      {left > 0 && (
+        <button class="btn" onClick={more}>
+          {plural(left, 'file')} more
+        </button>
+      )}
     </>
   );
 }
 
 const STATUS: Record<string, string> = { A: 'added', M: 'changed', D: 'removed', T: 'of another type' };
 
+/** Paths for a sentence: the first few, and how many others. */
+const named = (paths: string[]) => paths.slice(0, 20).join(', ') + (paths.length > 20 ? ` and ${whole(paths.length - 20)} more` : '');
+
 interface FileProps {
   file: ChangedFile;
   first: number;
+  /** Lines that may be shown at once, of all its hunks. */
+  room: number;
   taken: Set<string>;
   toggle: (keys: string[]) => void;
   here: number;
   point: (at: number) => void;
 }
 
-function OneFile({ file, first, taken, toggle, here, point }: FileProps) {
+function OneFile({ file, first, room, taken, toggle, here, point }: FileProps) {
   const keys = keysOf(file);
+  let before = 0;
   return (
     <section class="card reviewfile" aria-label={file.path}>
       <label class="row filehead">
@@ -159,13 +181,15 @@ function OneFile({ file, first, taken, toggle, here, point }: FileProps) {
       </label>
       {file.hunks.map((hunk, at) => {
         const key = keyOf(file.path, at);
+        const most = Math.max(0, room - before);
+        before += hunk.lines.length;
         return (
           <div key={key} id={`hunk-${first + at}`} tabIndex={-1} class={`hunk${here === first + at ? ' here' : ''}${taken.has(key) ? ' taken' : ''}`} onFocusIn={() => point(first + at)}>
             <label class="row small hunkhead">
               <input type="checkbox" checked={taken.has(key)} onChange={() => toggle([key])} />
               <span class="muted">from line {hunk.new}</span>
             </label>
-            <Lines hunk={hunk} />
+            <Lines hunk={hunk} most={most} />
           </div>
         );
       })}
@@ -180,14 +204,17 @@ function OneFile({ file, first, taken, toggle, here, point }: FileProps) {
 
 const CLASS: Record<string, string> = { added: 'plus', removed: 'minus' };
 const SIGN: Record<string, string> = { added: '+', removed: '\u2212' };
-const SHOWN = 400;
+/** Lines of all files that are shown before somebody asks for more. */
+const SHOWN = 2000;
+const MORE = 400;
 
-function Lines({ hunk }: { hunk: ChangedFile['hunks'][number] }) {
-  const [whole, setWhole] = useState(false);
+function Lines({ hunk, most }: { hunk: ChangedFile['hunks'][number]; most: number }) {
+  const [more, setMore] = useState(0);
   const lines = flat({ path: '', binary: false, cut: false, hunks: [hunk] }).slice(1);
+  const shown = lines.slice(0, Math.min(most, MORE) + more);
   return (
     <>
-      {(whole ? lines : lines.slice(0, SHOWN)).map((line, at) => (
+      {shown.map((line, at) => (
         <div key={at} class={`dl ${CLASS[line.kind] ?? ''}`}>
           <span class="ln">{line.old ?? ''}</span>
           <span class="ln">{line.now ?? ''}</span>
@@ -197,9 +224,9 @@ function Lines({ hunk }: { hunk: ChangedFile['hunks'][number] }) {
           </pre>
         </div>
       ))}
-      {!whole && lines.length > SHOWN && (
-        <button class="btn quiet" onClick={() => setWhole(true)}>
-          {plural(lines.length - SHOWN, 'line')} more
+      {shown.length < lines.length && (
+        <button class="btn quiet" onClick={() => setMore(more + MORE)}>
+          {plural(lines.length - shown.length, 'line')} more
         </button>
       )}
     </>

@@ -9,7 +9,7 @@ import { besides, logged, NOTHING, pictured, type Beside, type Item, type LogLin
 import { go, to } from '../router';
 import { work } from '../session';
 import { follow } from '../stream';
-import { Badge, Empty, Long, Name, Said, Shown } from '../ui/bits';
+import { Badge, Empty, Long, Name, Said, Shown, Some } from '../ui/bits';
 import { useLoad } from '../ui/load';
 import { Questions } from '../ui/Questions';
 import '../style/read.css';
@@ -164,9 +164,9 @@ function OneItem({ item }: { item: Item }) {
         )}
         {item.kind === 'turn' && item.calls.length > 0 && (
           <div class="calls">
-            {item.calls.map((call, at) => (
-              <OneCall key={at} call={call} />
-            ))}
+            <Some of={item.calls} what="call">
+              {(call, at) => <OneCall key={at} call={call} />}
+            </Some>
           </div>
         )}
       </div>
@@ -210,6 +210,9 @@ function OneCall({ call }: { call: SessionCall }) {
   );
 }
 
+/** Characters of a message that is being written, which is drawn with each of its words. */
+const WRITTEN = 8000;
+
 /** What is in no log yet: the message that is being written, what commands print, what waits for an answer. */
 function Now({ beside, session }: { beside: Beside; session: string }) {
   const { message, printed, questions } = beside;
@@ -219,7 +222,7 @@ function Now({ beside, session }: { beside: Beside; session: string }) {
     <div class="card stack" aria-live="polite" aria-label="Just now" role="group">
       {message.text && (
         <div class="say">
-          <Said text={message.text} />
+          <Said text={message.text.slice(-WRITTEN)} />
         </div>
       )}
       {message.calls.map((call, at) => (

@@ -8,7 +8,7 @@ import { useKeys } from '../keys';
 import type { Way } from '../model/tokens';
 import { WAYS } from '../model/tokens';
 import { go, place, refine, to } from '../router';
-import { Badge, Empty, Facts, Long, Name, OutcomeBadge, Panel, Said, Shown, Tabs } from '../ui/bits';
+import { Badge, Empty, Facts, Long, Name, OutcomeBadge, Panel, Said, Shown, Some, Tabs, WHOLE } from '../ui/bits';
 import { DiffView } from '../ui/DiffView';
 import { useLoad } from '../ui/load';
 import { Output } from '../ui/Output';
@@ -191,19 +191,21 @@ function Findings({ data }: { data: TrajectoryAnswer }) {
   return (
     <div class="card">
       <h2>{plural(data.findings.length, 'finding')}</h2>
-      {data.findings.map((each, at) => (
-        <div key={at} class="findingline">
-          <span class="dot warn" />
-          <span class="grow">
-            <Long text={each.text} />
-          </span>
-          {each.event !== null && (
-            <button class="btn" onClick={() => refine({ tab: null, event: each.event })}>
-              Show the call
-            </button>
-          )}
-        </div>
-      ))}
+      <Some of={data.findings} what="finding">
+        {(each, at) => (
+          <div key={at} class="findingline">
+            <span class="dot warn" />
+            <span class="grow">
+              <Long text={each.text} />
+            </span>
+            {each.event !== null && (
+              <button class="btn" onClick={() => refine({ tab: null, event: each.event })}>
+                Show the call
+              </button>
+            )}
+          </div>
+        )}
+      </Some>
     </div>
   );
 }
@@ -222,7 +224,7 @@ function TaskOf({ data }: { data: TrajectoryAnswer }) {
             <Name text={task.id} />
           </h2>
           <pre>
-            <Said text={task.instruction} />
+            <Long text={task.instruction} first={WHOLE} />
           </pre>
           <Pairs label="More of the task" of={facts} />
         </div>
@@ -231,7 +233,7 @@ function TaskOf({ data }: { data: TrajectoryAnswer }) {
         <div key={at} class="card stack">
           <h2>{task ? 'The user went on' : 'What the user said'}</h2>
           <pre>
-            <Said text={each} />
+            <Long text={each} first={WHOLE} />
           </pre>
         </div>
       ))}
@@ -260,7 +262,7 @@ function Pairs({ label, of: pairs }: { label: string; of: [string, unknown][] })
               <Said text={name.replaceAll('_', ' ')} />
             </td>
             <td class="wrap mono">
-              <Said text={typeof value === 'string' ? value : Array.isArray(value) && value.every((each) => typeof each === 'string') ? value.join('\n') : JSON.stringify(value)} />
+              <Long first={4000} text={typeof value === 'string' ? value : Array.isArray(value) && value.every((each) => typeof each === 'string') ? value.join('\n') : JSON.stringify(value)} />
             </td>
           </tr>
         ))}

@@ -39,7 +39,7 @@ export function Output({ run, id, event, first }: Props) {
         <div class="row small outputfoot">
           {!shown && (
             <>
-              <span class="muted grow">CallResult here, of {bytes(first.bytes)}.</span>
+              <span class="muted grow">The beginning, of {bytes(first.bytes)}.</span>
               <button class="btn" onClick={() => show(0)}>
                 Read all
               </button>

@@ -6,7 +6,7 @@ import { moment, plural, seconds } from '../format';
 import { useKeys } from '../keys';
 import { refine } from '../router';
 import { work } from '../session';
-import { Badge, Long, Said } from './bits';
+import { Badge, Long, Said, Some, WHOLE } from './bits';
 import { Output } from './Output';
 
 interface Props {
@@ -45,7 +45,7 @@ export function Turns(props: Props) {
 function OneTurn({ turn, index, here, ...props }: Props & { turn: TurnAnswer; index: number; here: boolean }) {
   const failed = turn.calls.filter((call) => call.failed).length;
   return (
-    <section id={`turn-${index}`} class={`turn${here ? ' here' : ''}`} tabIndex={-1} aria-label={`Turn ${turn.n + 1}, ${plural(turn.calls.length, 'call')}`}>
+    <section id={`turn-${index}`} class={`turn${here ? ' here' : ''}`} tabIndex={-1} aria-label={`Turn ${turn.n + 1}, ${plural(turn.calls_total, 'call')}`}>
       <div class="n">
         <div title={moment(turn.at)}>{turn.kind === 'summary' ? 'summary' : turn.n + 1}</div>
         {turn.version !== null && <div>v{turn.version}</div>}
@@ -60,25 +60,26 @@ function OneTurn({ turn, index, here, ...props }: Props & { turn: TurnAnswer; in
           <details>
             <summary>Thinking</summary>
             <div class="say muted">
-              <Said text={turn.thinking} />
+              <Long text={turn.thinking} first={WHOLE} />
             </div>
           </details>
         )}
         {turn.text.trim() && (
           <div class="say">
-            <Said text={turn.text.trim()} />
+            <Long text={turn.text.trim()} first={WHOLE} />
           </div>
         )}
         {turn.calls.length > 1 && (
           <div class="small muted">
-            {turn.calls.length} calls side by side{failed > 0 && `, ${failed} failed`}
+            {turn.calls_total} calls side by side{failed > 0 && `, ${failed} failed`}
           </div>
         )}
         {turn.calls.length > 0 && (
           <div class="calls">
-            {turn.calls.map((call) => (
-              <OneCall key={call.event} {...props} call={call} />
-            ))}
+            <Some of={turn.calls} what="call">
+              {(call) => <OneCall key={call.event} {...props} call={call} />}
+            </Some>
+            {turn.calls_total > turn.calls.length && <p class="muted small">{turn.calls_total - turn.calls.length} more calls were made in this message; `etude runs export` has them.</p>}
           </div>
         )}
       </div>

@@ -2,20 +2,25 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { NONE, plural } from '../format';
-import { oneLine, pieces, shownAs } from '../text';
+import { codes, oneLine, pieces } from '../text';
 import type { RunRow, TrajectoryRow } from '../api/types';
 import type { Loaded } from './load';
 
-/** What a model, a file or a user wrote: text nodes, with hidden characters shown. */
+const PIECES = 4000;
+
+/** What a model, a file or a user wrote: text nodes, with hidden characters shown. So many of these that a page would be slow with
+ *  an element for each are shown in the text itself. */
 export function Said({ text }: { text: string }) {
+  const found = pieces(text);
+  if (found.length > PIECES) return <>{found.map((each) => each.hidden ?? each.text).join('')}</>;
   return (
     <>
-      {pieces(text).map((each, at) =>
+      {found.map((each, at) =>
         each.hidden === null ? (
           each.text
         ) : (
-          <span key={at} class="ctl" title={`character U+${each.hidden.toString(16).toUpperCase().padStart(4, '0')}`}>
-            {shownAs(each.hidden)}
+          <span key={at} class="ctl" title={codes(each.text)}>
+            {each.hidden}
           </span>
         ),
       )}
@@ -24,17 +29,35 @@ export function Said({ text }: { text: string }) {
 }
 
 const LONG = 600;
+const MORE = 32_768;
+/** How much of a text is shown that is read from its beginning to its end. */
+export const WHOLE = 20_000;
 
-/** Text of which a page shows the beginning, until somebody asks for the rest. */
-export function Long({ text }: { text: string }) {
-  const [all, setAll] = useState(false);
-  const short = all || text.length <= LONG ? text : text.slice(0, LONG);
+/** Text of which a page shows the beginning; the rest comes a window at a time, as somebody asks for it. */
+export function Long({ text, first = LONG }: { text: string; first?: number }) {
+  const [more, setMore] = useState(0);
+  const short = text.slice(0, first + more);
   return (
     <>
       <Said text={short} />
       {short.length < text.length && (
-        <button class="btn quiet" onClick={() => setAll(true)}>
-          … {plural(text.length - LONG, 'character')} more
+        <button class="btn quiet" onClick={() => setMore(more + MORE)}>
+          … {plural(text.length - short.length, 'character')} more
+        </button>
+      )}
+    </>
+  );
+}
+
+/** The first of many things; as many again each time that somebody asks. */
+export function Some<T>({ of: all, most = 50, what, children }: { of: T[]; most?: number; what: string; children: (each: T, at: number) => ComponentChildren }) {
+  const [shown, show] = useState(most);
+  return (
+    <>
+      {all.slice(0, shown).map(children)}
+      {shown < all.length && (
+        <button class="btn" onClick={() => show(shown + most)}>
+          {plural(all.length - shown, what)} more
         </button>
       )}
     </>
