@@ -12,8 +12,9 @@ from debian_packages import program
 from made_run import Studio
 from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 
-DEADLINE_MS = 30_000
+DEADLINE_MS = 100_000
 """For whatever a page is waited for: a busy machine is no fault."""
+expect.set_options(timeout=DEADLINE_MS)  # where a test names none, it would be five seconds
 
 
 def entrance(studio: Studio) -> str:

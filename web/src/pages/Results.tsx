@@ -13,7 +13,7 @@ export function Exam({ run, results }: { run: RunDetail; results: ResultsAnswer 
   const { policies, sets, rungs, conduct } = results;
   return (
     <section class="card stack" aria-label="Held-out tasks">
-      <h2>Held-out tasks</h2>
+      <h2>Held-out tasks, pass@1</h2>
       <Facts big of={[...sets.map((each): [string, string] => [each.name, change(each, policies)]), ...pace(run.summary)]} />
       {policies.includes('control') && <p>{`Fine-tuning control at equal CPU time: ${sets.map((each) => against(each, policies)).filter(Boolean).join('; ')}.`}</p>}
       <Rates label="Solved, with 95% intervals" rows={sets} policies={policies} />
