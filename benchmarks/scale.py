@@ -3,7 +3,8 @@
     python benchmarks/scale.py [--tokens 4096] [--steps 3] [--ranks 4] [--parts kernels meshes race held resume planner]
 
 Models of three shapes (grouped attention with experts, latent attention with experts, dense) are trained on the same
-batch with `exact` and with `torch` kernels, and by meshes of gloo ranks. The last line is one JSON object, of the parts that were asked for:
+batch with `exact` and with `torch` kernels, and by meshes of gloo ranks. The last line is one JSON object, of the parts
+that were asked for:
 
     dispatch_syncs    how often a step looked at a value before it had asked for all, by kernels and meshes: 0 is the
                       aim, and of expert parallelism one a layer and piece, as an exchange must know its sizes

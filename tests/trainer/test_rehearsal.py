@@ -18,7 +18,7 @@ SMALL = ModelConfig(vocab_size=96, width=32, layers=2, heads=4, head_width=8, ex
 PUBLISHED = {
     "Qwen3-30B-A3B": (RECIPES / "shapes/Qwen3-30B-A3B", 30_532_122_624, {"ep": 8}),
     "DeepSeek-V3": (RECIPES / "shapes/DeepSeek-V3", 671_026_404_352, {"fsdp": 4, "ep": 32, "cp": 2}),
-    "Kimi-K2": (HERE / "shapes/Kimi-K2", 1_026_408_232_448, {"replicate": 2, "fsdp": 2, "ep": 64}),
+    "Kimi-K2": (HERE / "shapes/Kimi-K2", 1_026_408_209_408, {"replicate": 2, "fsdp": 2, "ep": 64}),
 }
 
 

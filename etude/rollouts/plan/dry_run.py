@@ -139,7 +139,7 @@ class DryRun:
             "pieces_at_once": played.pieces_at_once,
             "bytes": {
                 "held": dict(played.held), "in_pieces": dict(played.in_pieces),
-                "in_optimizer": dict(played.in_optimizer),
+                "most": dict(played.most), "in_optimizer": dict(played.in_optimizer),
                 "engines": self.engine_bytes, "needed": self.needed, "usable": self.machine.usable,
             },
             "links": {
@@ -181,14 +181,13 @@ def lines_of(run: DryRun) -> Iterator[str]:
     )
     yield f"a rank works on pieces of {played.tokens:,} tokens, {played.pieces_at_once} at once by all ranks"
     yield ""
-    yield "bytes of the first rank             between steps    in a piece    in the optimizer"
-    kinds = [*dict.fromkeys((*played.held, *played.in_pieces, *played.in_optimizer))]
-    for kind in kinds:
-        yield _row(kind, *(each.get(kind, 0) for each in (played.held, played.in_pieces, played.in_optimizer)))
+    moments = played.held, played.in_pieces, played.in_optimizer
+    yield "bytes of the first rank  between steps    in a piece  in the optimizer    most in a piece, by itself"
+    for kind in dict.fromkeys((*played.held, *played.most, *played.in_optimizer)):
+        yield _row(kind, *(each.get(kind, 0) for each in (*moments, played.most)))
     if run.engine_bytes:
-        yield _row("engines beside it", *[run.engine_bytes] * 3)
-    totals = [sum(each.values()) + run.engine_bytes for each in (played.held, played.in_pieces, played.in_optimizer)]
-    yield _row("in all", *totals)
+        yield _row("engines beside it", *[run.engine_bytes] * 3, 0)
+    yield _row("in all", *(sum(each.values()) + run.engine_bytes for each in moments), 0)
     yield ""
     yield "bytes that it sends"
     for when, sent in run.links().items():
@@ -204,8 +203,8 @@ def lines_of(run: DryRun) -> Iterator[str]:
 
 
 def _row(kind: str, *sizes: int) -> str:
-    held, pieces, optimizer = (_size(each) if each else "" for each in sizes)
-    return f"  {kind:32} {held:>14} {pieces:>13} {optimizer:>19}"
+    held, pieces, optimizer, most = (_size(each) if each else "" for each in sizes)
+    return f"  {kind:21} {held:>14} {pieces:>13} {optimizer:>17} {most:>29}".rstrip()
 
 
 def _size(count: int) -> str:

@@ -72,13 +72,15 @@ class Counting(TorchDispatchMode):
         self.held: Counter[str] = Counter()
         self.fullest: dict[str, int] = {}
         """What was held when most was, by kind, since `begin`."""
+        self.most: dict[str, int] = {}
+        """Of each kind by itself, since then."""
         self.begin()
 
     def begin(self) -> None:
         """Count a new stretch: what is held stays."""
         self._flops, self._touched, self._calls = 0.0, 0.0, 0
         self._links: dict[Link, list[int]] = {}
-        self.fullest = dict(self.held)
+        self.fullest, self.most = dict(self.held), dict(self.held)
 
     @property
     def work(self) -> Work:
@@ -146,6 +148,7 @@ class Counting(TorchDispatchMode):
             weakref.finalize(storage, self._gone, key).atexit = False
         self._sizes[key] = kind, size
         self.held[kind] += size
+        self.most[kind] = max(self.most.get(kind, 0), self.held[kind])
         if self.held.total() > sum(self.fullest.values()):
             self.fullest = dict(self.held)
 

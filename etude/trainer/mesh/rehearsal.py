@@ -52,6 +52,8 @@ class Rehearsal:
     """Between two steps."""
     in_pieces: Mapping[str, int]
     """When most is held while a piece is worked on."""
+    most: Mapping[str, int]
+    """Of each kind while a piece is worked on, whenever it has most."""
     in_optimizer: Mapping[str, int]
     """When most is held while the optimizer steps."""
     piece: Work
@@ -153,17 +155,18 @@ def _played(trainer: Trainer, config: TrainerConfig, counting: Counting) -> Rehe
     if config.parity_tokens:
         held["older versions"] = (PARITY_VERSIONS - 1) * held["newest version"]
     batch = _piece(config.piece_tokens, trainer.policy.config, trainer.replays)
+    older = {"older versions": held["older versions"]} if config.parity_tokens else {}
     counting.begin()
     list(trainer.forward_backward([batch], torch.from_numpy(shares_of(batch, config.loss))))
-    piece, in_pieces = counting.work, counting.fullest
+    piece, in_pieces, most = counting.work, counting.fullest, counting.most
     counting.begin()
     trainer.optimize(1.0)
-    older = {"older versions": held["older versions"]} if config.parity_tokens else {}
     return Rehearsal(
         tokens=len(batch.token_ids),
         pieces_at_once=Sizes.of(config.mesh).data if config.mesh is not None else config.processes,
         held=_some(held),
         in_pieces=_some(in_pieces | older),
+        most=_some(most | older),
         in_optimizer=_some(counting.fullest | older),
         piece=piece,
         optimizer=counting.work,
