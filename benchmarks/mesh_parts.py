@@ -21,7 +21,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from etude.models.config import ModelConfig
 from etude.models.heap import give_back_large_arrays
-from etude.trainer.config import OptimizerConfig, TrainerConfig
+from etude.trainer import checkpoint
+from etude.trainer.config import TrainerConfig
 from etude.trainer.losses import shares_of
 from etude.trainer.mesh.layout import Layout
 from etude.trainer.mesh.sharding import Sharded, from_decoder
@@ -30,7 +31,6 @@ from etude.trainer.packing import split
 from etude.trainer.ranks import tensors_of_ranks
 from etude.trainer.step import Trainer
 
-ADAMW = OptimizerConfig(name="adamw", lr=1e-3)
 LARGE = ModelConfig(
     vocab_size=4096, width=640, layers=12, heads=10, kv_heads=2, head_width=64, experts=8, expert_width=1024
 )
@@ -39,7 +39,7 @@ LARGE = ModelConfig(
 
 def mesh_trainer(config: ModelConfig, axes: Mapping[str, int], base: Any = None, **settings: Any) -> Trainer:
     """With the weights of a decoder, else with ones that no two ranks draw alike."""
-    chosen = TrainerConfig(**({"parity_tokens": 0, "ranks": axes, "optimizer": ADAMW} | settings))
+    chosen = TrainerConfig(**({"parity_tokens": 0, "ranks": axes, "optimizer": scale.ADAMW} | settings))
     layout = Layout(axes)
     sharded = Sharded(config, layout, torch.device("cpu"), chosen.format)
     sharded.fill(from_decoder(base) if base is not None else _drawn(sharded))
@@ -92,7 +92,7 @@ def held_mb(ranks: int) -> tuple[float, float, float]:
         decoder = scale.Decoder(LARGE)
         give_back_large_arrays(decoder)  # as whoever loads a model does
         decoder.initialise(0)
-        trainer = scale.trainer_for(decoder, "torch", copied=False, optimizer=ADAMW, piece_tokens=16)
+        trainer = scale.trainer_for(decoder, "torch", copied=False, optimizer=scale.ADAMW, piece_tokens=16)
     else:
         trainer = mesh_trainer(LARGE, {"fsdp": ranks // 2, "ep": 2}, piece_tokens=16)
     held: list[float] = []
@@ -135,6 +135,44 @@ def cpu_of_mesh(steps: int) -> float:
     return _cpu_of(lambda: trainer.step(batch), steps)
 
 
+def cpu_of_step(config: ModelConfig, axes: Mapping[str, int], piece_tokens: int, steps: int) -> float:
+    """CPU seconds of a step in which each rank has one piece: the least of some, as what else runs only adds to it."""
+    trainer = mesh_trainer(config, axes, piece_tokens=piece_tokens)
+    rows = trainer.ranks.layout.sizes.data * piece_tokens // config.max_context
+    batch = scale.batch_of_rows(config, rows, config.max_context)
+    return min(_cpu_of(lambda: trainer.step(batch), 1) for _ in range(steps))
+
+
+def resumed(axes: Mapping[str, int], directory: Path) -> list[bool]:
+    """Whether a trainer that goes on from each checkpoint of another ends with the same bits, weights and moments."""
+    config, ends = scale.SHAPES["experts"], {}
+    batch = scale.batch_of_rows(config, scale.ROWS, scale.ROW)
+    first = mesh_trainer(config, axes, scale.base_for(config))
+    for version in (1, 2, 3):
+        first.step(batch)
+        shards = [checkpoint.shards_path(directory, first.version)]
+        dist.broadcast_object_list(shards, 0)
+        state = first.state_dict(shards[0])
+        if dist.get_rank() == 0:
+            checkpoint.save(directory, first.version, {"trainer": state}, keep=3, shards=shards[0])
+        dist.barrier()
+        ends[version] = _held(first)
+    same = []
+    for version in (1, 2):
+        other = mesh_trainer(config, axes, scale.base_for(config))
+        other.load_state_dict(checkpoint.load(directory / f"step-{version:08d}.ckpt")["trainer"], directory)
+        for _ in range(3 - version):
+            other.step(batch)
+        same += [torch.equal(one, two) for one, two in zip(_held(other), ends[3], strict=True)]
+    return same
+
+
+def _held(trainer: Trainer) -> list[Tensor]:
+    masters = trainer.trained.trained.values()
+    states = [each.state.get(master, {}) for each in trainer.optimizer.optimizers for master in masters]
+    return [each.detach().clone() for each in (*masters, *(value for state in states for value in state.values()))]
+
+
 def cpu_of_plain(steps: int) -> float:
     """The same of transformers under FSDP2."""
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
@@ -155,7 +193,7 @@ def cpu_of_plain(steps: int) -> float:
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=ADAMW.betas, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=scale.ADAMW.betas, weight_decay=0.0)
     batch = scale.batch_of_rows(config, scale.ROWS, scale.ROW)
     ids, mask, advantages = (
         torch.from_numpy(array).view(scale.ROWS, scale.ROW)[dist.get_rank() :: ranks]

@@ -1,9 +1,10 @@
 """What the trainer's kernels and meshes agree on, wait for and cost: steps on a CPU, as devices would take them.
 
-    python benchmarks/scale.py [--tokens 4096] [--steps 3] [--ranks 4]
+    python benchmarks/scale.py [--tokens 4096] [--steps 3] [--ranks 4] [--parts kernels meshes race held resume planner]
 
 Models of three shapes (grouped attention with experts, latent attention with experts, dense) are trained on the same
-batch with `exact` and with `torch` kernels, and by meshes of gloo ranks. The last line is one JSON object:
+batch with `exact` and with `torch` kernels, and by meshes of gloo ranks. The last line is one JSON object, of the parts
+that were asked for:
 
     dispatch_syncs    how often a step looked at a value before it had asked for all, by kernels and meshes: 0 is the
                       aim, and of expert parallelism one a layer and piece, as an exchange must know its sizes
@@ -14,6 +15,10 @@ batch with `exact` and with `torch` kernels, and by meshes of gloo ranks. The la
                       most, on the way)
     publish_extra_mb  what such a rank takes to publish a version, beside the arrays that it publishes; its largest
                       tensor has 20 MB in bf16
+    resume_equal      whether a mesh that goes on from each checkpoint of another ends with the same bits
+    planner_error     what a step of three meshes takes of a rank's CPU, as `etude train --dry-run` counts its work and
+                      a machine fitted to steps of other meshes prices it, beside what it took: the largest relative
+                      error
     tok_per_cpu_s     trained tokens a second of CPU time, for the first shape: by kernels in one process, and of two
                       ranks beside transformers' own model under plain FSDP2
 """
@@ -24,9 +29,11 @@ import argparse
 import copy
 import json
 import math
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,12 +48,16 @@ from etude.kernels.interface import Name
 from etude.models.config import LatentConfig, ModelConfig
 from etude.models.decoder import Decoder
 from etude.records import Batch, Group, Scored, Segment, Task, Trajectory, Verifier, Version
+from etude.rollouts.plan.machines import fitted, this_computer
 from etude.trainer.advantages import group_advantages
 from etude.trainer.config import AdvantageConfig, OptimizerConfig, TrainerConfig
 from etude.trainer.losses import shares_of
+from etude.trainer.mesh.counting import Work, added
+from etude.trainer.mesh.rehearsal import rehearse
 from etude.trainer.packing import build_batch
 from etude.trainer.step import Trainer
 
+ADAMW = OptimizerConfig(name="adamw", lr=1e-3)
 LATENT = LatentConfig(query_rank=48, rank=32, plain_width=24, rope_width=8, value_width=24)
 SHAPES = {
     "experts": ModelConfig(vocab_size=1024, layers=4),
@@ -258,26 +269,83 @@ def held(ranks: World) -> dict[str, float]:
     }  # fmt: skip
 
 
+KNOWN = [
+    (axes, tokens) for axes in ({"fsdp": 2}, {"ep": 2}, {"cp": 2}, {"replicate": 2}) for tokens in (512, 1024, 2048)
+]
+"""Meshes, and tokens of a piece, that the machine is fitted to."""
+UNKNOWN = [({"fsdp": 4}, 1024), ({"fsdp": 2, "ep": 2}, 1024), ({"cp": 2, "ep": 2}, 2048)]
+"""Those that it is asked about."""
+PLANNED = ModelConfig(vocab_size=1024, width=256, layers=4, heads=8, expert_width=256, max_context=ROW)
+
+
+def planned(ranks: World, steps: int) -> float:
+    """The largest relative error of what a step was to take."""
+
+    def measured(axes: dict[str, int], tokens: int) -> tuple[Work, float]:
+        config = TrainerConfig(ranks=axes, piece_tokens=tokens, parity_tokens=0, optimizer=ADAMW)
+        played = rehearse(config, PLANNED)
+        told = ranks.run(math.prod(axes.values()), "cpu_of_step", PLANNED, axes, tokens, steps)
+        return added(played.piece, played.optimizer), sum(told) / len(told)
+
+    machine = fitted("these ranks", [measured(*case) for case in KNOWN], this_computer())
+    errors = []
+    for axes, tokens in UNKNOWN:
+        work, took = measured(axes, tokens)
+        errors.append(abs(machine.seconds(work) / took - 1))
+        called = " ".join(f"{axis} {count}" for axis, count in axes.items())
+        print(f"{called}, pieces of {tokens}: planned {machine.seconds(work):.3f} CPU s a step, took {took:.3f}")
+    return max(errors)
+
+
+def resumes(ranks: World) -> bool:
+    """Whether all is equal, of two meshes."""
+    found = []
+    for axes in ({"fsdp": 2}, {"ep": 2}):
+        with tempfile.TemporaryDirectory(prefix="etude-scale-") as directory:
+            found += [same for told in ranks.run(2, "resumed", axes, Path(directory)) for same in told]
+    print(f"resumed: {sum(found)} of {len(found)} tensors equal")
+    return bool(found) and all(found)
+
+
+PARTS = ("kernels", "meshes", "race", "held", "resume", "planner")
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--tokens", type=int, default=4096)
     options.add_argument("--steps", type=int, default=3)
     options.add_argument("--ranks", type=int, default=4, help="processes; 4 are as many as it makes use of")
+    options.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
     given = options.parse_args()
     torch.set_num_threads(1)
-    error, waited, rates = by_kernels(given.tokens, given.steps)
-    looks: dict[str, Any] = {"torch": waited}
-    errors: dict[str, Any] = {"torch": error}
     found: dict[str, Any] = {}
-    if given.ranks > 1:
+    if "kernels" in given.parts:
+        error, waited, rates = by_kernels(given.tokens, given.steps)
+        found = {"dispatch_syncs": {"torch": waited}, "max_rel_error": {"torch": error}, "tok_per_cpu_s": rates}
+    if given.ranks > 1 and given.parts != ["kernels"]:
         ranks = World(given.ranks, "mesh_parts")
-        errors["mesh"], more = by_meshes(ranks, given.ranks, min(given.tokens, 1024))
-        looks |= more
-        rates |= {f"two ranks, {name}": rate for name, rate in race(ranks, given.steps).items()}
-        if given.ranks >= 4:
-            found = held(ranks)
-        ranks.close()
-    print(json.dumps({"dispatch_syncs": looks, "max_rel_error": errors, "tok_per_cpu_s": rates} | found))
+        try:
+            by_ranks(ranks, given, found)
+        finally:
+            ranks.close()
+    print(json.dumps(found))
+
+
+def by_ranks(ranks: World, given: argparse.Namespace, found: dict[str, Any]) -> None:
+    """The parts that take several processes, added to what is found."""
+    if "meshes" in given.parts:
+        error, looks = by_meshes(ranks, given.ranks, min(given.tokens, 1024))
+        found.setdefault("max_rel_error", {})["mesh"] = error
+        found.setdefault("dispatch_syncs", {}).update(looks)
+    if "race" in given.parts:
+        rates = {f"two ranks, {name}": rate for name, rate in race(ranks, given.steps).items()}
+        found.setdefault("tok_per_cpu_s", {}).update(rates)
+    if "held" in given.parts and given.ranks >= 4:
+        found.update(held(ranks))
+    if "resume" in given.parts:
+        found["resume_equal"] = resumes(ranks)
+    if "planner" in given.parts and given.ranks >= 4:
+        found["planner_error"] = round(planned(ranks, given.steps), 3)
 
 
 if __name__ == "__main__":

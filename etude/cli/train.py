@@ -32,6 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--serve", action="store_true", help="show the run in a browser meanwhile: print the address of `etude studio`"
     )
     parser.add_argument("--explain", metavar="KEY", help="say what a key does and where its value is from; run nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true",
+        help="say what each rank would hold and send, how fast, and what does not fit; run nothing, and read no weights"
+    )  # fmt: skip
+    parser.add_argument(
+        "--on",
+        metavar="MACHINE",
+        help="with --dry-run: the accelerator of each rank, h100 say; without it this computer",
+    )
     parser.add_argument("--json", action="store_true", help="print nothing but the final JSON line")
     parser.add_argument(
         "--unsupervised", action="store_true", help="in this process: if it dies, nothing starts it again"
@@ -41,6 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.explain is not None:
         return _explain(options)
+    if options.on is not None and not options.dry_run:
+        raise ConfigError("--on: says what a dry run is for; add --dry-run, or leave it out")
+    if options.dry_run:
+        return _dry_run(options)
     if options.serve and options.unsupervised:
         raise ConfigError("--serve: is the supervisor's; leave --unsupervised out, or start `etude studio` beside it")
     from etude.cli.stopping import stoppable
@@ -56,6 +69,18 @@ def _explain(options: argparse.Namespace) -> int:
     said = Explained(options.recipe, RunConfig, options.set).explain(options.explain)
     say(json.dumps(said) if options.json else explanation_text(said))
     return 0
+
+
+def _dry_run(options: argparse.Namespace) -> int:
+    from etude.config import load_recipe
+    from etude.rollouts.config import RunConfig
+    from etude.rollouts.plan.dry_run import dry_run, lines_of
+    from etude.rollouts.plan.machines import HERE, machine_named
+
+    config = load_recipe(options.recipe, RunConfig, options.set)
+    found = dry_run(config, machine_named(options.on or HERE, config.trainer.processes))
+    say(json.dumps(found.as_json()) if options.json else "\n".join(lines_of(found)))
+    return 0 if found.fits else 1
 
 
 def _supervise(options: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from etude.kernels.choice import Placement
+from etude.kernels.interface import Kernels
 from etude.models.attention import Attention
 from etude.models.block import Block, FurtherToken
 from etude.models.config import ModelConfig
@@ -108,10 +109,14 @@ class Decoder(Layer):
 
     def place(self, placement: Placement) -> Decoder:
         """Compute there and so from now on; returns itself. To be called before anybody holds its parameters."""
+        self.compute_with(placement.kernels)
+        return self.to(placement.device)
+
+    def compute_with(self, kernels: Kernels) -> None:
+        """Use these from now on, where its parameters are."""
         for module in self.modules():
             if isinstance(module, Layer):
-                module.kernels = placement.kernels
-        return self.to(placement.device)
+                module.kernels = kernels
 
     @property
     def placement(self) -> Placement:

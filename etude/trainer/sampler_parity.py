@@ -55,6 +55,11 @@ class SamplerParityCheck:
         self._older: OrderedDict[Version, list[Tensor | _Differences]] = OrderedDict()
         """Each by its differences from the one behind it, the last from the newest."""
 
+    @property
+    def newest(self) -> list[Tensor] | None:
+        """What is kept of the newest version; None before there is any."""
+        return None if self._newest is None else self._newest[1]
+
     def _moving(self, policy: Decoder) -> list[Tensor]:
         """What differs between its versions: all that is not frozen."""
         return [self._here(parameter.detach()) for parameter in policy.parameters() if parameter.requires_grad]

@@ -155,7 +155,7 @@ class Trainer:
         parity_P = self._parity_differences(batch)
         divergence = trimmed_mean(torch.cat([result.k3_S for result in results]), TRIMMED)
         lr_scale = self._kl_lr_scale(divergence)
-        gradient = self._optimize(lr_scale * self._lr_schedule(progress))
+        gradient = self.optimize(lr_scale * self._lr_schedule(progress))
         return _Asked(results, distilled, parity_P, divergence, lr_scale, gradient)
 
     def _read(self, asked: _Asked, batch: Batch, shares_M: Floats) -> dict[str, Any]:
@@ -261,7 +261,7 @@ class Trainer:
         warmup = min(1.0, (self.version + 1) / max(1, self.config.warmup_steps))
         return warmup * (1 - (1 - self.config.final_lr_share) * min(1.0, progress))
 
-    def _optimize(self, scale: Figure) -> Clipped:
+    def optimize(self, scale: Figure) -> Clipped:
         """Gradients to the masters, one optimizer step unless they are lost, the policy rounded anew."""
         gradient = self.clip.cut(self.trained.take_gradients(), self.trained.norm)
         self.optimizer.set_scale(scale)

@@ -25,16 +25,16 @@ LOCKSTEP = (
 """Without what the quickstart gives that lockstep has no use for."""
 
 
-def command(out, *overrides, resume=False):
+def command(out, *overrides, resume=False, recipe="quickstart"):
     sets = [part for override in (*SMALL, *overrides) for part in ("--set", override)]
-    arguments = ["train", str(ROOT / "recipes/quickstart.toml"), "--out", str(out), "--json", *sets]
+    arguments = ["train", str(ROOT / f"recipes/{recipe}.toml"), "--out", str(out), "--json", *sets]
     return [sys.executable, "-m", "etude.cli.main", *arguments, *(["--resume"] if resume else [])]
 
 
-def run(out, *overrides, resume=False, **environment):
+def run(out, *overrides, resume=False, recipe="quickstart", **environment):
     return subprocess.run(
-        command(out, *overrides, resume=resume), cwd=ROOT, env=variables(**environment), capture_output=True,
-        text=True, timeout=400,
+        command(out, *overrides, resume=resume, recipe=recipe), cwd=ROOT, env=variables(**environment),
+        capture_output=True, text=True, timeout=400,
     )  # fmt: skip
 
 

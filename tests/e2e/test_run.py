@@ -64,10 +64,10 @@ def all_happened(out, summary):
     return delivered
 
 
-def killed_after_a_step(out, limits, *options, **paths):
+def killed_after_a_step(out, limits, *options, recipe="quickstart", **paths):
     """A run whose controller is killed once it has made a step."""
     process = subprocess.Popen(
-        [*command(out, *limits), *options],
+        [*command(out, *limits, recipe=recipe), *options],
         cwd=ROOT, env=variables(**paths), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     deadline = time.monotonic() + 300
@@ -121,13 +121,12 @@ def test_a_run_computes_with_torchs_operations(tmp_path):
 
 @pytest.mark.proof(40)
 def test_a_run_is_trained_by_a_mesh_of_four(tmp_path):
-    """Each rank holds its share of the weights and of the experts, and publishes and saves it; the run is killed and
-    goes on from what they saved.
+    """The recipe that turns a mesh on: each rank holds its share of the weights and of the experts, and publishes and
+    saves it; the run is killed and goes on from what they saved.
     """
-    mesh = ("trainer.ranks={fsdp=2, ep=2}", "trainer.piece_tokens=1024")
-    limits = ("rollouts.max_steps=2", "rollouts.max_minutes=10", *mesh)
-    killed_after_a_step(tmp_path / "run", limits)
-    done = run(tmp_path / "run", *limits, resume=True)
+    limits = ("rollouts.max_steps=2", "rollouts.max_minutes=10")
+    killed_after_a_step(tmp_path / "run", limits, recipe="mesh")
+    done = run(tmp_path / "run", *limits, resume=True, recipe="mesh")
     assert done.returncode == 0, done.stderr[-2000:]
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["steps"] == 2 and (summary["lost"], summary["trained_twice"]) == (0, 0)

@@ -164,7 +164,7 @@ def _engine(gauges: Sequence[Mapping[str, Any]], rollouts: Iterable[Mapping[str,
     stretches = stretches[stretches[:, 0] > 0]
     if not len(stretches):
         raise ConfigError("the engine made no step between its gauges: let the run go on for longer")
-    step_s, decode_s, prefill_s = map(float, _least_squares(stretches[:, :3], stretches[:, 3]))
+    step_s, decode_s, prefill_s = map(float, least_squares(stretches[:, :3], stretches[:, 3]))
     said, read = (sum(turn[at] for line in rollouts for turn in line["turns"]) for at in (1, 0))
     _, decoded, computed, _ = map(float, stretches.sum(0))
     uncached = min(1.0, computed / max(decoded, 1.0) * said / max(read, 1.0))
@@ -176,12 +176,12 @@ def _trainer(steps: Sequence[Mapping[str, Any]]) -> TrainerRate:
     later = steps[1:]
     tokens = np.array([[1.0, float(line["batch_tokens"])] for line in later])
     step_s = np.array([float(line["step_s"]) for line in later])
-    base_s, token_s = _least_squares(tokens, step_s)
+    base_s, token_s = least_squares(tokens, step_s)
     walls = [float(line.get("step_wall_s", line["step_s"])) for line in later]
     return TrainerRate(float(base_s), float(token_s), max(0.0, float(np.mean(walls) - step_s.mean())))
 
 
-def _least_squares(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def least_squares(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Non-negative weights of the columns, scaled so that what is known adds up to what was wanted."""
     weights, columns = np.zeros(known.shape[1]), list(range(known.shape[1]))
     while columns:

@@ -33,12 +33,18 @@ class ExpertParallel(TorchKernels):
         counts_PG = chosen.ends_E.diff(prepend=chosen.ends_E.new_zeros(1)).view(self.ranks, -1)
         coming_PG = torch.empty_like(counts_PG)
         dist.all_to_all_single(coming_PG, counts_PG, group=self.group)
-        sent, got = torch.stack((counts_PG.sum(1), coming_PG.sum(1))).tolist()
+        sent, got = self.rows_of_ranks(counts_PG, coming_PG, len(chosen.order_S))
         rows_RD = all_to_all_single_autograd(chosen.sorted(x_ND), got, sent, self.group)
         said_RD = self._by_own(rows_RD, coming_PG, sum(got), gate_up_EDF, down_EFD)
         said_SD = all_to_all_single_autograd(said_RD, sent, got, self.group)
         said_NKD = said_SD.index_select(0, chosen.place_S).unflatten(0, experts_NK.shape)
         return (said_NKD * gates_NK.to(x_ND.dtype)[..., None]).sum(1)
+
+    def rows_of_ranks(self, counts_PG: Tensor, coming_PG: Tensor, rows: int) -> tuple[list[int], list[int]]:
+        """How many of so many rows go to each rank, and how many come."""
+        del rows
+        sent, got = torch.stack((counts_PG.sum(1), coming_PG.sum(1))).tolist()
+        return sent, got
 
     def _by_own(self, rows_RD: Tensor, coming_PG: Tensor, count: int, gate_up: Tensor, down: Tensor) -> Tensor:
         """What this rank's experts say of rows that came from all ranks, in the order in which they came."""

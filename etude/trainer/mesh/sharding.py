@@ -68,9 +68,12 @@ class Sharded:
                 if isinstance(module, MixtureOfExperts):
                     module.kernels = ExpertParallel(layout.group("ep"))
         self._cut(form)
-        self.policy.to_empty(device=device)
+        self._allocate(device)
         self.local = {name: here(each.detach()) for name, each in self.policy.named_parameters()}
         """This rank's rows, by name: the very memory of the policy."""
+
+    def _allocate(self, device: torch.device) -> None:
+        self.policy.to_empty(device=device)
 
     def _deal_out_experts(self) -> None:
         ranks = self.layout.sizes.ep
@@ -126,7 +129,9 @@ class Sharded:
     def copy(self) -> Sharded:
         """Another one of the same values."""
         buffers = dict(self.policy.named_buffers())
-        return Sharded(*self._made_with).fill(lambda name, rows: buffers[name] if name in buffers else self.local[name])
+        return type(self)(*self._made_with).fill(
+            lambda name, rows: buffers[name] if name in buffers else self.local[name]
+        )
 
 
 def of_experts(name: str) -> bool:

@@ -1,0 +1,238 @@
+"""A rank's step without values: the model cut as a run cuts it, a piece of the size that a run has, and what both cost.
+
+Owns `rehearse`: the trainer of a recipe's config, for a model of any shape, as the first of its ranks would have it.
+Its ranks are torch's fake process group, whose exchanges bring nothing, and its tensors FakeTensorMode's, which take no
+memory: so a computer of any size plays what a cluster would do. Nothing is computed by a formula of its own where the
+trainer's own code can be asked: it is cut by `Sharded`, works through a piece by `Trainer.forward_backward`, and takes
+the optimizer's step; `counting` looks on. Experts are taken to be chosen evenly. Knows nothing of hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from etude.kernels.torch_kernels import TORCH
+from etude.models.config import ModelConfig
+from etude.models.decoder import Decoder
+from etude.models.experts import MixtureOfExperts
+from etude.records import Batch, Version
+from etude.trainer.config import TrainerConfig
+from etude.trainer.losses import shares_of
+from etude.trainer.mesh.counting import GRADIENTS, Counting, Work
+from etude.trainer.mesh.experts import ExpertParallel
+from etude.trainer.mesh.layout import Layout
+from etude.trainer.mesh.sharding import Sharded
+from etude.trainer.mesh.sizes import Sizes
+from etude.trainer.mesh.together import Mesh
+from etude.trainer.mesh.trained import ShardedTrained
+from etude.trainer.step import PARITY_VERSIONS, Trainer
+
+HOST = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What the first rank, which has the most rows, holds and does. Bytes are by kind."""
+
+    tokens: int
+    """Of a piece."""
+    pieces_at_once: int
+    """By all ranks together."""
+    held: Mapping[str, int]
+    """Between two steps."""
+    in_pieces: Mapping[str, int]
+    """When most is held while a piece is worked on."""
+    most: Mapping[str, int]
+    """Of each kind while a piece is worked on, whenever it has most."""
+    in_optimizer: Mapping[str, int]
+    """When most is held while the optimizer steps."""
+    piece: Work
+    optimizer: Work
+    version_bytes: int
+    """What moves between two versions, in bf16 and before it is encoded."""
+    version_share: int
+    """What this rank sends of it to the ranks that publish."""
+
+    @property
+    def fullest(self) -> Mapping[str, int]:
+        """When most is held at all."""
+        return max(self.in_pieces, self.in_optimizer, key=lambda kinds: sum(kinds.values()))
+
+
+def rehearse(config: TrainerConfig, model: ModelConfig) -> Rehearsal:
+    """Raises ConfigError where the model cannot be cut as the config says."""
+    with _counted(config, model) as (trainer, counting):
+        return _played(trainer, config, counting)
+
+
+def state_of(config: TrainerConfig, model: ModelConfig) -> dict[str, int]:
+    """What is held between two steps alone, by kind: no piece is played."""
+    with _counted(config, model) as (_, counting):
+        return dict(counting.held)
+
+
+@contextmanager
+def _counted(config: TrainerConfig, model: ModelConfig) -> Generator[tuple[Trainer, Counting]]:
+    """A trainer that has made a step, so that it has moments, and what counts from here on."""
+    if config.mesh is not None:
+        Sizes.of(config.mesh).require(model)
+    with _ranks(config.processes):
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        trainer, ep_ranks = _trainer(config, model, mode)
+        routes = len(model.moe_layers), model.experts_per_token
+        with mode, Counting(ep_ranks, model.vocab_size, routes) as counting:
+            _name_what_is_held(trainer, counting)
+            yield trainer, counting
+
+
+@contextmanager
+def _ranks(count: int) -> Generator[None]:
+    """This process as the first of so many, of which there is no other."""
+    dist.init_process_group("fake", rank=0, world_size=count, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _trainer(config: TrainerConfig, model: ModelConfig, mode: FakeTensorMode) -> tuple[Trainer, tuple[int, ...]]:
+    """And the ranks that have the other experts."""
+    if config.mesh is None:
+        with mode:
+            decoder = Decoder(model)
+            decoder.compute_with(TORCH)
+            return Trainer(decoder, config), ()
+    layout = Layout(config.mesh)
+    sharded = _without_values(mode)(model, layout, HOST, config.format)
+    with mode:
+        trainer = Trainer(sharded.policy, config, ranks=Mesh(layout, sharded, config))
+    ep = layout.sizes.ep
+    return trainer, tuple(dist.get_process_group_ranks(layout.group("ep"))) if ep > 1 else ()
+
+
+def _without_values(mode: FakeTensorMode) -> type[Sharded]:
+    """Models that are cut as ever, and whose rows are then in no memory."""
+
+    class WithoutValues(Sharded):
+        def __init__(self, *made_with: Any) -> None:
+            with unset_fake_temporarily():
+                super().__init__(*made_with)
+            for module in self.policy.modules():
+                if isinstance(module, MixtureOfExperts) and isinstance(module.kernels, ExpertParallel):
+                    module.kernels = _Evenly(module.kernels.group)
+
+        def _allocate(self, device: torch.device) -> None:
+            with mode:
+                super()._allocate(device)
+
+    return WithoutValues
+
+
+class _Evenly(ExpertParallel):
+    """All ranks' experts are chosen as often, for there are no routes to look at."""
+
+    def rows_of_ranks(self, counts_PG: Tensor, coming_PG: Tensor, rows: int) -> tuple[list[int], list[int]]:
+        each, more = divmod(rows, self.ranks)
+        even = [each + (rank < more) for rank in range(self.ranks)]
+        return even, even
+
+
+def _played(trainer: Trainer, config: TrainerConfig, counting: Counting) -> Rehearsal:
+    if config.mesh is None:
+        for leaf in trainer.trained.leaves.values():
+            leaf.register_post_accumulate_grad_hook(lambda each: counting.tag(GRADIENTS, [_grad(each)]))
+    held = dict(counting.held)
+    if config.parity_tokens:
+        held["older versions"] = (PARITY_VERSIONS - 1) * held["newest version"]
+    batch = _piece(config.piece_tokens, trainer.policy.config, trainer.replays)
+    older = {"older versions": held["older versions"]} if config.parity_tokens else {}
+    counting.begin()
+    list(trainer.forward_backward([batch], torch.from_numpy(shares_of(batch, config.loss))))
+    piece, in_pieces, most = counting.work, counting.fullest, counting.most
+    counting.begin()
+    trainer.optimize(1.0)
+    return Rehearsal(
+        tokens=len(batch.token_ids),
+        pieces_at_once=Sizes.of(config.mesh).data if config.mesh is not None else config.processes,
+        held=_some(held),
+        in_pieces=_some(in_pieces | older),
+        most=_some(most | older),
+        in_optimizer=_some(counting.fullest | older),
+        piece=piece,
+        optimizer=counting.work,
+        version_bytes=2 * sum(torch.Size(shape).numel() for shape in _moving(trainer)),
+        version_share=2 * sum(each.numel() for each in trainer.trained.trained.values()),
+    )
+
+
+def _name_what_is_held(trainer: Trainer, counting: Counting) -> None:
+    """Between two steps: with moments, which the first step makes."""
+    trained, here = trainer.trained, trainer.trained.here
+    counting.tag("parameters", [here(each) for each in trainer.policy.parameters()])
+    counting.tag("parameters", trainer.policy.buffers())
+    counting.tag("adapted", trained._base.values())
+    counting.tag("masters", (*trained.trained.values(), *trained._rounded.values()))
+    if trainer.reference is not None:
+        counting.tag("reference", [here(each) for each in trainer.reference.parameters()])
+    if trainer.parity_check.newest is not None:
+        counting.tag("newest version", trainer.parity_check.newest)
+    for master in trained.trained.values():
+        master.grad = torch.zeros_like(master)
+    trainer.optimizer.step()
+    trainer.optimizer.zero_grad()
+    states = [state for each in trainer.optimizer.optimizers for state in each.state.values()]
+    counting.tag("moments", [each for state in states for each in state.values() if isinstance(each, Tensor)])
+
+
+def _some(kinds: Mapping[str, int]) -> dict[str, int]:
+    return {kind: count for kind, count in kinds.items() if count > 0}
+
+
+def _grad(leaf: Tensor) -> Tensor:
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+def _moving(trainer: Trainer) -> list[tuple[int, ...]]:
+    """The whole shapes of what a step moves."""
+    if isinstance(trainer.trained, ShardedTrained):
+        return [trainer.trained.shapes[name] for name in trainer.trained.trained]
+    return [tuple(each.shape) for each in trainer.trained.trained.values()]
+
+
+def _piece(tokens: int, model: ModelConfig, replays: bool) -> Batch:
+    """Segments as long as the model's context, or the piece if that is less; the second half of each is sampled."""
+    place = np.arange(tokens) % min(tokens, model.max_context)
+    length = int(place.max()) + 1
+    numbers = (np.arange(tokens) // length).astype(np.int32)
+    sampled = (place >= length // 2) & (place > 0)
+    segments = int(numbers[-1]) + 1
+    routes = np.zeros((0, 0, 0), np.uint8)
+    if replays:
+        chosen = np.arange(model.experts_per_token, dtype=np.uint8 if model.experts <= 256 else np.uint16)
+        routes = np.broadcast_to(chosen, (tokens, len(model.moe_layers), len(chosen))).copy()
+    return Batch(
+        token_ids=np.zeros(tokens, np.int32),
+        positions=place.astype(np.int32),
+        segment_ids=numbers,
+        loss_mask=sampled,
+        summary_mask=np.zeros(tokens, bool),
+        advantages=sampled.astype(np.float32),
+        behaviour_logprobs=np.zeros(tokens, np.float32),
+        ages=np.zeros(tokens, np.int32),
+        routed_experts=routes,
+        routed_mask=np.full(tokens, replays),
+        trajectory_of=np.arange(segments, dtype=np.int32),
+        group_of=np.zeros(segments, np.int32),
+        version=Version(0),
+    )

@@ -1,0 +1,131 @@
+"""`etude train --dry-run`: each recipe for machines that are not here, what does not fit, and what is said of it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from etude.cli.main import main
+from etude.config import load_recipe
+from etude.errors import ConfigError
+from etude.rollouts.config import RunConfig
+from etude.rollouts.plan.dry_run import STATE, dry_run, lines_of
+from etude.rollouts.plan.machines import KNOWN, USABLE, Machine, fitted, machine_named, this_computer
+from etude.trainer.mesh.counting import Link, Traffic, Work
+
+ROOT = Path(__file__).parents[2]
+H100 = KNOWN["h100"]
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch):
+    monkeypatch.chdir(ROOT)  # recipes name their models from there
+
+
+def dry(recipe, machine=H100, *sets):
+    return dry_run(load_recipe(ROOT / f"recipes/{recipe}.toml", RunConfig, list(sets)), machine)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("recipe", "ranks", "links"), [
+    ("one-gpu", 1, set()),
+    ("mesh", 4, {"gathers", "reduce-scatters", "experts"}),
+    ("eight-gpus", 8, {"gathers", "reduce-scatters", "experts"}),
+    ("cluster", 256, {"gathers", "reduce-scatters", "experts", "context"}),
+])  # fmt: skip
+def test_each_recipe_fits_the_machines_it_is_for(recipe, ranks, links):
+    run = dry(recipe)
+    found = run.as_json()
+    assert found["ranks"] == ranks and run.fault is None and found["fits"]
+    sent = {kind.partition(",")[0] for kind in found["links"]["a piece"]}
+    assert links <= sent <= links | {"figures"}
+    held = found["bytes"]["in_pieces"]
+    assert {"parameters", "masters", "moments", "activations"} <= held.keys()
+    assert {"logits", "gradients"} <= found["bytes"]["most"].keys()
+    assert sum(held.values()) + found["bytes"]["engines"] <= found["bytes"]["needed"] <= found["bytes"]["usable"]
+    assert 0 < found["tokens_per_s"] < ranks * 10**6 and found["trainer"]["step_s"] > 0
+    peak = found["flops_per_piece"] / run.piece_s / H100.flops
+    assert 0.01 * (recipe != "mesh") < peak < 0.6, "no faster than products alone could be"
+    between = any("between" in kind for kind in found["links"]["a piece"])
+    assert between == (ranks > 8)
+    said = "\n".join(lines_of(run))
+    assert f"{ranks} ranks" in said and said.endswith("has to give")
+
+
+FIXED = ("trainer.piece_tokens=64", "engine.cache_tokens=4096")
+
+
+def machine_with(usable):
+    return Machine("small", int(usable / USABLE) + 1, 1e12, 1e11, 1e10, 1e9, 8)
+
+
+@pytest.mark.parametrize(("set_to", "change", "kinds"), [
+    ("trainer.parity_tokens=1024", "trainer.parity_tokens=0", {"newest version": 1, "older versions": 1}),
+    ("trainer.parity_tokens=0", 'trainer.optimizer.format="bf16"', {"moments": 0.5}),
+])  # fmt: skip
+def test_what_does_not_fit_is_one_sentence_that_says_what_to_change(set_to, change, kinds):
+    """And that change makes it fit."""
+    as_it_was = dry("mesh", H100, *FIXED, set_to)
+    saved = sum(as_it_was.rehearsal.fullest[kind] * share for kind, share in kinds.items())
+    small = machine_with(as_it_was.needed - int(saved / 2))
+    run = dry("mesh", small, *FIXED, set_to)
+    assert not run.fits and run.fault.startswith("does not fit: a rank needs") and ". " not in run.fault
+    assert run.fault.endswith("set " + change.replace("=", " = "))
+    key = change.partition("=")[0]
+    assert dry("mesh", small, *FIXED, *([] if set_to.startswith(key) else [set_to]), change).fits
+
+
+def test_more_ranks_are_asked_for_where_nothing_else_helps():
+    sets = (*FIXED, "trainer.parity_tokens=0", "trainer.optimizer.format=bf16")
+    as_it_was = dry("mesh", H100, *sets)
+    state = sum(as_it_was.rehearsal.fullest.get(kind, 0) for kind in STATE)
+    run = dry("mesh", machine_with(as_it_was.needed - int(0.75 * state)), *sets)
+    assert re.search(r"use \d+ ranks: trainer.ranks = \{fsdp = \d+, ep = 2\}$", run.fault)
+    run = dry("mesh", machine_with(as_it_was.needed - state - 1), *sets)
+    assert "a piece alone takes" in run.fault
+
+
+def test_the_command_says_it_and_ends_with_1_where_it_does_not_fit(capsys):
+    assert main(["train", "recipes/mesh.toml", "--dry-run", "--on", "h100", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["machine"] == "h100" and found["fault"] is None
+    huge = ["--set", "trainer.piece_tokens=1000000"]
+    assert main(["train", "recipes/mesh.toml", "--dry-run", "--on", "rtx-4090", *huge]) == 1
+    assert "does not fit" in capsys.readouterr().out
+    assert main(["train", "recipes/mesh.toml", "--on", "h100"]) == 42
+    assert "--dry-run" in capsys.readouterr().err
+    assert not (ROOT / "runs/mesh-0").exists()
+
+
+def test_a_name_that_no_machine_has_is_refused_with_those_that_there_are():
+    with pytest.raises(ConfigError, match="--on tpu: no such accelerator is known; there are rtx-4090, a100"):
+        machine_named("tpu")
+
+
+def test_this_computer_is_measured_and_shared():
+    alone, shared = this_computer(), this_computer(64)
+    assert 1e8 < shared.flops < alone.flops < 1e14 and alone.memory == pytest.approx(64 * shared.memory, rel=0.01)
+    assert 1e7 < shared.inside <= 1e12 and not alone.overlaps
+
+
+def work(flops, touched, calls, sent, exchanges, ranks=(0, 1)):
+    return Work(flops, touched, calls, {Link("experts", ranks): Traffic(sent, exchanges)})
+
+
+def test_a_machine_is_fitted_to_what_was_timed():
+    """It says of other work what the machine that was timed would take."""
+    true = Machine("true", 1, 2e10, 3e9, 1e9, 1e9, 8, call_s=2e-5, exchange_s=3e-4, overlaps=False)
+    shapes = [(1e9, 1e8, 900, 1e6, 20), (3e9, 2e8, 1100, 4e7, 10), (2e9, 8e8, 4000, 1e6, 90), (9e9, 1e9, 800, 2e7, 40),
+              (1e8, 1e7, 9000, 1e5, 5), (5e9, 3e8, 300, 9e7, 300)]  # fmt: skip
+    timed = [(work(*shape), true.seconds(work(*shape))) for shape in shapes]
+    found = fitted("found", timed, true)
+    other = work(4e9, 5e8, 2500, 3e7, 60)
+    assert found.seconds(other) == pytest.approx(true.seconds(other), rel=0.01)
+
+
+def test_exchanges_between_computers_cost_more_and_what_overlaps_costs_nothing_beside_products():
+    inside, outside = work(0, 0, 0, 1e9, 1), work(0, 0, 0, 1e9, 1, tuple(range(16)))
+    assert H100.seconds(outside) > 5 * H100.seconds(inside)
+    gathers = Work(1e14, 0, 0, {Link("gathers", (0, 1)): Traffic(10**9, 1)})
+    assert H100.seconds(gathers) == pytest.approx(H100.seconds(Work(1e14, 0, 0, {})))
