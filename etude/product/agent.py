@@ -262,11 +262,11 @@ def not_writable(directory: Path, user: int | None = None) -> str:
     )
 
 
-def _begin(session: Session, name: str, directory: Path, model: str) -> None:
+def _begin(session: Session, name: str, directory: Path, model: str, versions: Mapping[str, str]) -> None:
     """Say who it is, unless its log does."""
     if not session.state.begun:
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        session.begin(id=name, workspace=str(directory), time=time, model=model, version=__version__)
+        session.begin(versions, id=name, workspace=str(directory), time=time, model=model, version=__version__)
 
 
 _READS_MORE = {"RIPGREP_CONFIG_PATH", "GREP_OPTIONS"}

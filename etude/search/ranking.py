@@ -42,8 +42,9 @@ class Weights:
     path: float = 1.0
     file: float = 0.4
     near: float = 40.0
-    near_from: float = 0.1
-    near_file: float = 0.0
+    """Of a piece alone: a file's other pieces gain nothing by it, which did worse."""
+    near_from: float = 0.25
+    """Cosines of pieces that have nothing to do with a question reach so far."""
     tests: float = 0.5
     prose: float = 0.6
 
@@ -90,8 +91,6 @@ class Corpus:
         for word, times in asked.items():
             self._add_words(scores, word, times, find, weights)
         close = np.zeros(len(scores)) if near is None else weights.near * np.maximum(near - weights.near_from, 0)
-        scores += weights.near_file * close
-        close *= 1 - weights.near_file
         if not (scores.any() or close.any()):
             return []
         places = np.flatnonzero(scores + close > 0)  # of a large workspace most pieces have no word of a question

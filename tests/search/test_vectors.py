@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from etude.errors import ConfigError
+from etude.harness.config import HarnessConfig
 from etude.search import Index, Store, index_version
 from etude.search.embedder import FULL, Table, cosines, rounded, shipped
 from etude.search.others import SearchConfig
@@ -86,6 +87,11 @@ def test_another_embedder_makes_its_own_vectors_and_takes_in_no_file(root: Path,
     assert (other.taken, other.embedded) == (0, 3)
     assert build(root, store).embedded == 0, "the first one's are still there"
     assert index_version() != index_version(MEANING) and shipped().identity in index_version()
+
+
+def test_a_session_names_the_embedder_that_it_has() -> None:
+    config = HarnessConfig(toolset="agent")
+    assert config.versions(MEANING)["search"] == index_version(MEANING) != config.versions()["search"]
 
 
 def test_a_store_of_before_the_vectors_gets_them(root: Path, store: Store) -> None:

@@ -148,7 +148,7 @@ def test_a_run_goes_on_with_its_pairs_and_belongs_to_one_recipe(tmp_path: Path) 
 def test_the_one_that_ships_is_small_and_knows_code() -> None:
     table = shipped()
     assert (ROOT / "models" / "etude-embedder" / "table.npz").stat().st_size < 8 << 20
-    asked = table.question("delete a directory")[0].astype(int)
+    asked = table.question("delete a directory and all files in it")[0].astype(int)
     near, far = (
         float(asked @ table.pieces([piece(word)])[0].astype(int)) for word in ("remove rmtree", "cosine sinus")
     )

@@ -55,7 +55,7 @@ def make_embedder(config: EmbedderConfig, directory: Path) -> dict[str, Any]:
     made = Table(data)
     size = {"words": len(told.words), "width": made.width, "bytes": len(data), "identity": made.identity}
     read = {"pairs": len(pairs), "packages": len(packages), "held_out_packages": sorted(apart)}
-    return read | size | told.log[-1]["held_out"]
+    return read | size | {"held_out": told.log[-1]["held_out"]}
 
 
 def claim(config: EmbedderConfig, directory: Path) -> None:
