@@ -1,14 +1,16 @@
-"""How well the agent's search finds the code: today's ranking, the one before the store, and bm25s, side by side.
+"""How well the agent's search finds the code: ours, ours by words alone, and other rankings, side by side.
 
     python benchmarks/search.py                      # the development repositories
     python benchmarks/search.py --part sealed        # the others: asked once, for a figure that is published
+    python benchmarks/search.py --peers bm25s,semble --most 60
 
-The sets are made of `benchmarks/mined` (searching/sets.py). A file is found at the rank of its first piece; a function
-is hit where a piece shares a line with it. bm25s (`pip install bm25s`) gets the same pieces, names split, and paths.
-`tokens_ratio` is what an answer costs beside one of the form before; `held` is the share of answers in which a right
-function is named, with its lines or in the outline, and `shown` of those that show its lines: a piece in the outline
-costs a look at the file before it is read. Not measured here: vectors, semble and its annotations, and what an agent
-does with the answers; benchmarks/grep.py and large_tree.py have the times.
+The sets are made of `benchmarks/mined` (searching/sets.py), the peers are in searching/peers.py, each with what it
+needs. A file is found at the rank of its first piece; a function is hit where a piece shares a line with it, so ten
+long pieces hit more than ten short ones: `doc_r200` is recall within the first 200 lines that pieces cover, whatever their
+length. `tokens_ratio` is what an answer costs beside one of the form before; `held` is the share of answers in which a
+right function is named, with its lines or in the outline, and `shown` of those that show its lines: a piece in the
+outline costs a look at the file before it is read. Times are of a store on disk and the first question's repository.
+Not measured here: what an agent does with the answers; benchmarks/grep.py has the greps, large_tree.py large trees.
 """
 
 from __future__ import annotations
@@ -17,22 +19,22 @@ import argparse
 import json
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from searching import answers
-from searching.lexical import LexicalIndex
+from searching.peers import PIECES, Searcher, before, bm25s, e5, indexable, semble
 from searching.sets import PARTS, Question, doc, locate, unpacked
 
 from etude.search import Hit, Index, Store, index_version
-from etude.search.content import MAX_BYTES, is_code, read, text_of
 from etude.search.ranking import WEIGHTS, Weights
-from etude.search.words import words_of
+from etude.search.workspace import build, search
 
-_PIECES = 50
 _RESAMPLED = 2000
-Searcher = Callable[[Question], list[Hit]]
+_LINES = 200
 
 
 def ours(weights: Weights = WEIGHTS) -> Searcher:
@@ -40,68 +42,22 @@ def ours(weights: Weights = WEIGHTS) -> Searcher:
     store = Store(None)
     indexes: dict[str, Index] = {}
 
-    def search(question: Question) -> list[Hit]:
+    def find(question: Question) -> list[Hit]:
         index = indexes.setdefault(question.repository, Index(store, question.repository))
-        files = _indexable(question)
+        files = indexable(question)
         stamps = {path: str(hash(data)) for path, data in files.items()}
         index.update(stamps, [(path, files[path]) for path in index.stale(stamps)])
-        return index.search(question.text, _PIECES, weights=weights)
+        return index.search(question.text, PIECES, weights=weights)
 
-    return search
-
-
-def before() -> Searcher:
-    """What there was before the store."""
-    indexes: dict[str, tuple[LexicalIndex, dict[str, bytes]]] = {}
-
-    def search(question: Question) -> list[Hit]:
-        index, known = indexes.setdefault(question.repository, (LexicalIndex(), {}))
-        files = _indexable(question)
-        for path in known.keys() - files.keys():
-            index.drop(path)
-            del known[path]
-        for path, data in files.items():
-            if known.get(path) != data:
-                known[path] = data
-                text = text_of(data)
-                index.drop(path) if text is None else index.put(path, text)
-        return index.search(question.text, _PIECES)
-
-    return search
+    return find
 
 
-def bm25s() -> Searcher:
-    """The library, over our pieces. Raises ImportError where it is not installed."""
-    import bm25s as library
-
-    pieces: dict[tuple[str, bytes], list[tuple[int, int, list[str]]]] = {}
-    made: list[tuple[int, object, list[Hit]]] = []
-
-    def corpus(question: Question) -> tuple[object, list[Hit]]:
-        if not made or made[-1][0] != id(question.tree):
-            texts, hits = [], []
-            for path, data in _indexable(question).items():
-                if (path, data) not in pieces:
-                    cut = read(path, data, grams=False).pieces
-                    pieces[path, data] = [(each.first, each.end, list(each.words.elements())) for each in cut]
-                for first, end, words in pieces[path, data]:
-                    texts.append([*words, *words_of(path)])
-                    hits.append(Hit(path, first + 1, end, 0.0))
-            index = library.BM25()
-            index.index(texts, show_progress=False)
-            made[:] = [(id(question.tree), index, hits)]
-        return made[-1][1], made[-1][2]
-
-    def search(question: Question) -> list[Hit]:
-        index, hits = corpus(question)
-        found, scores = index.retrieve([list(words_of(question.text))], k=min(_PIECES, len(hits)), show_progress=False)
-        return [hits[at] for at, score in zip(found[0], scores[0], strict=True) if score > 0]
-
-    return search
+def by_words() -> Searcher:
+    """The same without vectors."""
+    return ours(replace(WEIGHTS, near=0.0))
 
 
-def _indexable(question: Question) -> dict[str, bytes]:
-    return {path: data for path, data in question.tree.items() if is_code(path) and len(data) <= MAX_BYTES}
+PEERS = {"words": by_words, "before": before, "bm25s": bm25s, "semble": semble, "e5": lambda: e5(by_words())}
 
 
 def file_rank(question: Question, hits: Sequence[Hit]) -> float:
@@ -113,6 +69,16 @@ def file_rank(question: Question, hits: Sequence[Hit]) -> float:
 def function_rank(question: Question, hits: Sequence[Hit]) -> float:
     """One over the rank of the first piece that shares a line with a right function."""
     return next((1 / rank for rank, hit in enumerate(hits, 1) if _hits(question, hit)), 0.0)
+
+
+def within_lines(question: Question, hits: Sequence[Hit], lines: int) -> bool:
+    """Whether a right function is in what so many lines of pieces show."""
+    for hit in hits:
+        shown = replace(hit, last=min(hit.last, hit.first + lines - 1))
+        if lines > 0 and _hits(question, shown):
+            return True
+        lines -= hit.last - hit.first + 1
+    return False
 
 
 def _hits(question: Question, hit: Hit) -> bool:
@@ -129,6 +95,7 @@ def measured(search: Searcher, located: Sequence[Question], documented: Sequence
         "locate_fn_hit10": [float(function_rank(*each) >= 0.1) for each in places if each[0].functions],
         "doc_r10": [float(rank >= 0.1) for rank in ranks],
         "doc_mrr": ranks,
+        "doc_r200": [float(within_lines(*each, _LINES)) for each in docs],
     }
 
 
@@ -142,6 +109,31 @@ def told(search: Searcher, asked: Sequence[Question]) -> dict[str, float]:
             figures[key + name] = round(fmean(float(each[at]) for each in of), 4)
     print("  ".join(f"{key} {value:.3f}" for key, value in figures.items()))
     return {"tokens_ratio": round(figures["tokens"] / figures["tokens_before"], 4), **figures}
+
+
+def times(asked: Sequence[Question]) -> dict[str, float]:
+    """Of the first question's tree in a directory: until the first answer, of a warm one, and what a copy embeds."""
+    of_tree = [question for question in asked if question.tree == asked[0].tree]
+    with tempfile.TemporaryDirectory() as place:
+        store = Store(Path(place) / "index.sqlite")
+        roots = [Path(place) / name for name in ("one", "other")]
+        for root in roots:
+            for path, data in asked[0].tree.items():
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).write_bytes(data)
+        begun = time.perf_counter()
+        search(roots[0], store, of_tree[0].text, PIECES)
+        first = time.perf_counter() - begun
+        embeds = build(roots[1], store).embedded
+        index, each = Index(store, str(roots[0])), []
+        for question in of_tree:
+            begun = time.perf_counter()
+            index.search(question.text, PIECES)
+            each.append(time.perf_counter() - begun)
+        store.close()
+    found = {"first_query_ms": first * 1000, "query_ms_p50": median(each) * 1000, "second_worktree_embeds": embeds}
+    print(f"{len(asked[0].tree)} files: " + "  ".join(f"{key} {value:.1f}" for key, value in found.items()))
+    return {key: round(value, 2) for key, value in found.items()}
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float]:
@@ -165,14 +157,17 @@ def questions(repositories: Sequence[str]) -> tuple[list[Question], list[Questio
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--part", choices=PARTS, default="development")
+    parser.add_argument("--peers", default="words,before,bm25s", help=f"of {', '.join(PEERS)}; e5 takes minutes a tree")
+    parser.add_argument("--most", type=int, help="so many questions of each set, drawn by chance")
     options = parser.parse_args()
-    located, documented = questions(PARTS[options.part])
+    located, documented = (_some(each, options.most) for each in questions(PARTS[options.part]))
     print(f"{options.part}: {len(located)} commits, {len(documented)} docstrings; {index_version()}")
-    found = {"ours": measured(ours(), located, documented), "before": measured(before(), located, documented)}
-    try:
-        found["bm25s"] = measured(bm25s(), located, documented)
-    except ImportError:
-        print("bm25s is not installed, and left out: pip install bm25s")
+    found = {"ours": measured(ours(), located, documented)}
+    for name in filter(None, options.peers.split(",")):
+        try:
+            found[name] = measured(PEERS[name](), located, documented)
+        except (ImportError, OSError) as error:
+            print(f"{name} cannot run here and is left out: {error}")
     line: dict[str, object] = {"part": options.part, "version": index_version(), "peers": {}}
     for key in found["ours"]:
         line[key] = round(fmean(found["ours"][key]), 4)
@@ -182,9 +177,15 @@ def main() -> None:
             value = round(fmean(found[peer][key]), 4)
             line["peers"].setdefault(peer, {})[key] = value
             apart = f"difference {fmean(differences):+.3f} [{low:+.3f}, {high:+.3f}]"
-            print(f"{key:16} ours {line[key]:.3f}  {peer} {value:.3f}  {apart}")
-    print("left out: pub_ndcg, agent_*; grep_* are of benchmarks/grep.py, times of benchmarks/large_tree.py")
-    print(json.dumps(line | told(ours(), [*located, *documented])))
+            print(f"{key:16} ours {line[key]:.3f}  {peer:7} {value:.3f}  {apart}")
+    print("left out: pub_ndcg, agent_*; grep_* are of benchmarks/grep.py")
+    print(json.dumps(line | times(documented) | told(ours(), [*located, *documented])))
+
+
+def _some(asked: Sequence[Question], most: int | None) -> list[Question]:
+    """In their order, so that a tree is still brought up to date from the one before."""
+    drawn = set(random.Random(0).sample(range(len(asked)), min(most or len(asked), len(asked))))
+    return [question for at, question in enumerate(asked) if at in drawn]
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def _build(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
     from etude.search.told import tell_built
     from etude.search.workspace import build
 
-    built = build(options.dir, store, _warn, _ignore if options.json else _progress)
+    built = build(options.dir, store, _warn, _ignore if options.json else _progress, _embedder())
     return asdict(built), tell_built(built)
 
 
@@ -51,7 +51,7 @@ def _status(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
     from etude.search.told import tell_status
     from etude.search.workspace import status
 
-    found = status(options.dir, store, _warn)
+    found = status(options.dir, store, _warn, _embedder())
     return asdict(found), tell_status(found)
 
 
@@ -59,7 +59,7 @@ def _search(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
     from etude.search.told import tell_found
     from etude.search.workspace import search
 
-    found = search(options.dir, store, options.question, options.limit, _warn)
+    found = search(options.dir, store, options.question, options.limit, _warn, _embedder())
     return {"hits": [asdict(each) for each in found]}, tell_found(found)
 
 
@@ -69,6 +69,13 @@ def _gc(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
 
     before, after = collect(store, options.most_mb)
     return {"before": asdict(before), "after": asdict(after)}, tell_collected(before, after)
+
+
+def _embedder() -> Any:
+    """As the user's agent.toml has it."""
+    from etude.product.config import search_config
+
+    return search_config().embedder()
 
 
 def _ignore(*_: int) -> None:

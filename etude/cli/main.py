@@ -38,6 +38,7 @@ FILES = {
         "etude.trainer.base_model:BaseConfig",
         "etude.trainer.warm_start:WarmStartConfig",
         "etude.trainer.continued:ContinuedConfig",
+        "etude.trainer.embedder.config:EmbedderConfig",
     ),
     "bench run --config": ("etude.bench.config:BenchConfig",),
     "agent --config": ("etude.product.config:AgentConfig",),

@@ -1,4 +1,4 @@
-"""`etude pretrain RECIPE`: make a base model, one that a recipe begins from, or go on with one from elsewhere."""
+"""`etude pretrain RECIPE`: make a base model, one that a recipe begins from, or an embedder; or go on with a model."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def run(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
     from etude.trainer.base_model import BaseConfig, make_base_model
     from etude.trainer.continued import ContinuedConfig, make_continued
+    from etude.trainer.embedder.config import EmbedderConfig
+    from etude.trainer.embedder.making import make_embedder
     from etude.trainer.warm_start import WarmStartConfig, make_warm_start
 
     kind = _kind(options.recipe)
@@ -34,6 +36,8 @@ def run(options: argparse.Namespace) -> int:
     elif kind == "warm_start":
         start = load_recipe(options.recipe, WarmStartConfig, options.set)
         made = make_warm_start(start, options.out)
+    elif kind == "embedder":
+        made = make_embedder(load_recipe(options.recipe, EmbedderConfig, options.set), options.out)
     else:
         made = make_base_model(load_recipe(options.recipe, BaseConfig, options.set), options.out)
     say(json.dumps(made, default=float))

@@ -17,6 +17,7 @@ from etude.harness.tools import AGENT_ONLY, TOOLSETS, WITHOUT_COMMANDS, Tool, To
 from etude.harness.tools.delay import Delay, delayed
 from etude.plugins import find, known
 from etude.search import index_version
+from etude.search.embedder import Embedder
 
 
 class SummaryConfig(Config):
@@ -93,9 +94,9 @@ class HarnessConfig(Config):
         """What decides what a model sees, beside its task: these keys, and of tools that rank, the version of how."""
         return {**self.model_dump(mode="json"), "versions": self.versions()}
 
-    def versions(self) -> dict[str, str]:
-        """Of what stands behind the tools and is in no key."""
-        return {"search": index_version()} if "codebase_search" in self.tools else {}
+    def versions(self, embedder: Embedder | None = None) -> dict[str, str]:
+        """Of what stands behind the tools and is in no key; `embedder` where it is not our own."""
+        return {"search": index_version(embedder)} if "codebase_search" in self.tools else {}
 
     def _added(self) -> list[str]:
         """Tools that are not of the set."""

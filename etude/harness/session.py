@@ -236,10 +236,11 @@ class Session:
         )
         self._summariser = Summariser(self.state, self._budget, sandbox, config.summary, self.checkpoints.changed)
 
-    def begin(self, **about: Any) -> None:
-        """The first event: who this is and how it samples."""
+    def begin(self, versions: Mapping[str, str] | None = None, **about: Any) -> None:
+        """The first event: who this is and how it samples; `versions` where they are not the config's own."""
         config = self.config
-        self.state.commit("session", **about, toolset=config.toolset, tools=config.tools, versions=config.versions())
+        versions = config.versions() if versions is None else versions
+        self.state.commit("session", **about, toolset=config.toolset, tools=config.tools, versions=versions)
 
     async def prompt(self, text: str, *, last: bool = False) -> Stop:
         """Play until the model answers without a call, or a limit; `last` seals the context after it."""

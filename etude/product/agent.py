@@ -54,6 +54,7 @@ from etude.product.surroundings import surroundings
 from etude.product.toolbox import Toolbox
 from etude.product.tracing import spans_of, watched
 from etude.records import Event
+from etude.search.embedder import Embedder
 
 if TYPE_CHECKING:
     from etude.product.spans import Spans
@@ -186,7 +187,8 @@ async def open_agent(
         permissions = await asyncio.to_thread(load_permissions, project)
         secrets = config.endpoint.secrets()
         view = await asyncio.to_thread(confined, config.workspace, permissions, directory, secrets)
-        sandbox = await _opened(directory, view, stack)
+        embedder = await asyncio.to_thread(config.search.embedder)
+        sandbox = await _opened(directory, view, embedder, stack)
         gate = Gate(_judge(permissions, directory, view, allow, sandbox), ask, partial(remember, project))
         mcp = await stack.enter_async_context(McpTools(config.mcp, directory))
         harness = config.summarised
@@ -206,7 +208,7 @@ async def open_agent(
             on_output=on_output,
             persona=partial(_persona, guard.redactor, directory, view.masked, around, permissions.closed()),
         )
-        _begin(session, name, directory, config.endpoint.model)
+        _begin(session, name, directory, config.endpoint.model, harness.versions(embedder))
         agent = Agent(name, directory, session, endpoint, gate, ledger, spans)
         agent.lacking, agent.hooks_run = await _lacking(mcp, directory, config), hooks.counts
         agent.use_model(config.endpoint.model)
@@ -214,10 +216,12 @@ async def open_agent(
         yield agent
 
 
-async def _opened(directory: Path, view: WorkspaceConfig, stack: contextlib.AsyncExitStack) -> Sandbox:
+async def _opened(
+    directory: Path, view: WorkspaceConfig, embedder: Embedder, stack: contextlib.AsyncExitStack
+) -> Sandbox:
     sandbox = await open_workspace(directory, view)
     stack.push_async_callback(sandbox.destroy)
-    keep_on_disk(sandbox, directory, _log.warning)
+    keep_on_disk(sandbox, directory, _log.warning, embedder)
     return sandbox
 
 
@@ -258,11 +262,11 @@ def not_writable(directory: Path, user: int | None = None) -> str:
     )
 
 
-def _begin(session: Session, name: str, directory: Path, model: str) -> None:
+def _begin(session: Session, name: str, directory: Path, model: str, versions: Mapping[str, str]) -> None:
     """Say who it is, unless its log does."""
     if not session.state.begun:
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        session.begin(id=name, workspace=str(directory), time=time, model=model, version=__version__)
+        session.begin(versions, id=name, workspace=str(directory), time=time, model=model, version=__version__)
 
 
 _READS_MORE = {"RIPGREP_CONFIG_PATH", "GREP_OPTIONS"}

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from etude.config import Config, load_recipe
+from etude.config import Config, load_recipe, parse, read_toml
 from etude.deadlines import DeadlineConfig
 from etude.environments.local import WorkspaceConfig
 from etude.errors import ConfigError
@@ -25,6 +25,7 @@ from etude.harness.fleet import FleetConfig, RankingConfig
 from etude.harness.mcp import McpConfig
 from etude.product.hooks import HookConfig
 from etude.records import Limits
+from etude.search.others import SearchConfig
 
 LEAST_CONTEXT = 4096
 """The shortest context, in tokens, that the product's ten tools and a summary fit into."""
@@ -64,6 +65,9 @@ class AgentConfig(Config):
     """Of agents side by side: what their worktrees start from and how each is made ready."""
     ranking: RankingConfig = RankingConfig()
     """What tells which of them did best."""
+
+    search: SearchConfig = SearchConfig()
+    """By whose vectors `codebase_search` finds code; without it, by Etude's own."""
 
     spans_to: str | None = Field(None, pattern=r"^https?://")
     """A collector of OpenTelemetry spans, in OTLP over HTTP: http://127.0.0.1:4318/v1/traces, say. None: the one that
@@ -105,6 +109,13 @@ class AgentConfig(Config):
 def config_file() -> Path:
     """Below XDG_CONFIG_HOME, or ~/.config."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "etude" / "agent.toml"
+
+
+def search_config() -> SearchConfig:
+    """The table `[search]` of the user's own file; what else is in it does not matter here."""
+    own = config_file()
+    table = read_toml(own).get("search", {}) if own.exists() else {}
+    return parse(table, SearchConfig, f"{own}: search")
 
 
 def load_agent(file: Path | None, overrides: Sequence[str]) -> AgentConfig:

@@ -14,12 +14,23 @@ from typing import TypeVar
 import numpy as np
 
 from etude.search.answer import ANSWER_VERSION
-from etude.search.base import Hit
-from etude.search.content import MAX_BYTES, MOST_BYTES, WORDS_VERSION, Content, is_code, key_of, read
+from etude.search.base import Hit, Vectors
+from etude.search.content import (
+    MAX_BYTES,
+    MOST_BYTES,
+    WORDS_VERSION,
+    Content,
+    is_code,
+    key_of,
+    lines_of,
+    read,
+    text_of,
+)  # fmt: skip
+from etude.search.embedder import Embedder, EmbedderFailed, cosines, shipped
 from etude.search.narrowing import Contents, Narrowing
 from etude.search.patterns import All, Any, Literal, Need, required
 from etude.search.postings import GRAM, Numbers, Tags
-from etude.search.ranking import RANKING_VERSION, WEIGHTS, Corpus, Weights
+from etude.search.ranking import RANKING_VERSION, WEIGHTS, Corpus, Floats, Weights
 from etude.search.store import Damaged, Facts, Known, Store
 from etude.search.syntax import cutter
 
@@ -35,9 +46,11 @@ _NONE = np.empty(0, np.int64)
 _Answer = TypeVar("_Answer")
 
 
-def index_version() -> str:
-    """What decides the answers of a search beside the files: sessions and results name it."""
-    return f"words-{WORDS_VERSION} ranking-{RANKING_VERSION} answer-{ANSWER_VERSION} {cutter() or 'lines'}"
+def index_version(embedder: Embedder | None = None) -> str:
+    """What decides the answers of a search beside the files: sessions and results name it. By default, with the
+    embedder that comes with Etude."""
+    parts = f"words-{WORDS_VERSION} ranking-{RANKING_VERSION} answer-{ANSWER_VERSION} {cutter() or 'lines'}"
+    return f"{parts} {(embedder or shipped()).identity}"
 
 
 def stamp_of(size: int, changed: str, status_changed: str, inode: int, age_s: float) -> str:
@@ -49,17 +62,25 @@ def stamp_of(size: int, changed: str, status_changed: str, inode: int, age_s: fl
 class Index:
     """Of the workspace at `place`; `said` is told what there is to say."""
 
-    def __init__(self, store: Store, place: str, said: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, store: Store, place: str, said: Callable[[str], None] = lambda _: None, embedder: Embedder | None = None
+    ) -> None:
         self.store, self.place, self._said = store, place, said
+        self._embedder: Embedder | None = embedder or shipped()
+        self._embedded: set[int] = set()
         self._tree: dict[str, Known] = {}
         self._facts: dict[int, Facts] = {}
         self._corpus: Corpus | None = None
+        self._contents: Mapping[str, int] = {}
+        self._matrix: Vectors | None = None
         self._forgotten: int | None = None
         self._revision = 0
         self._grams: dict[bytes, tuple[Numbers, Tags]] = {}
         self._grams_at, self._grams_bytes = 0, 0
         self.taken = 0
         """How many contents this object has taken in: those that were not known."""
+        self.embedded = 0
+        """How many pieces it made vectors of."""
         self.renewed = 0
         """How often the store had to be begun anew: then the files are to be given again, and the question asked."""
 
@@ -109,7 +130,8 @@ class Index:
 
         def search() -> list[Hit]:
             self._load()
-            return self._made_corpus().rank(question, self.store.find, limit, under, weights)
+            corpus = self._made_corpus()
+            return corpus.rank(question, self.store.find, limit, under, weights, self._near(question, corpus))
 
         return self._mended(search)
 
@@ -144,7 +166,9 @@ class Index:
     def _is(self, path: str, stamp: str) -> bool:
         """Whether a file's content is known for sure."""
         known = self._tree.get(path)
-        return known is not None and bool(stamp) and known.stamp == stamp
+        if known is None or not stamp or known.stamp != stamp:
+            return False
+        return self._embedder is None or known.content in self._embedded
 
     def _take(self, stamps: Mapping[str, str], waiting: Mapping[str, bytes], gone: list[str], commit: str) -> None:
         keys = {path: key_of(path, data) for path, data in waiting.items()}
@@ -154,7 +178,12 @@ class Index:
             if key not in known and key not in batch:
                 batch[key] = read(path, waiting[path], grams=self.store.grams)
         files = {path: (stamps[path], key) for path, key in keys.items()}
-        self._tree.update(self.store.take(self.place, batch, files, gone, commit))
+        vectors = self._vectors_of(keys, known, batch, waiting)
+        name = self._embedder.identity if self._embedder else ""
+        taken = self.store.take(self.place, batch, files, gone, commit, vectors, name)
+        self._tree.update(taken)
+        if self._embedder is not None:
+            self._embedded.update(known.content for known in taken.values())
         for path in gone:
             self._tree.pop(path, None)
         self.taken += len(batch)
@@ -170,6 +199,8 @@ class Index:
             self._tree = self.store.tree(self.place)
             there = self._all_facts()
             self._tree = {path: known for path, known in self._tree.items() if known.content in there}
+            if self._embedder is not None:
+                self._embedded = self.store.embedded(self._embedder.identity, sorted(there))
 
     def _all_facts(self) -> dict[int, Facts]:
         if lacking := {known.content for known in self._tree.values()} - self._facts.keys():
@@ -185,7 +216,48 @@ class Index:
                 if known.content in facts and not facts[known.content].long and is_code(path)
             }  # those that are known for greps alone would count as files that lack a word
             self._corpus = Corpus(there, facts)
+            self._contents, self._matrix = there, None
         return self._corpus
+
+    def _near(self, question: str, corpus: Corpus) -> Floats | None:
+        """How near each piece is to a question; None without an embedder."""
+        asked = self._asked_embedder(lambda embedder: embedder.question(question))
+        if asked is None or self._embedder is None:
+            return None
+        if self._matrix is None:
+            found = self.store.vectors(self._embedder.identity, sorted(set(self._contents.values())))
+            self._matrix = corpus.in_order(found, self._contents, asked.shape[1])
+        return cosines(self._matrix, asked)
+
+    def _vectors_of(
+        self, keys: Mapping[str, bytes], known: Collection[bytes], batch: Mapping[bytes, Content],
+        data: Mapping[str, bytes],
+    ) -> dict[bytes, Vectors]:  # fmt: skip
+        """Of those contents that have none yet, in this store."""
+        if self._embedder is None:
+            return {}
+        there = self.store.embedded_keys(self._embedder.identity, list(known))
+        wanted = {key: path for path, key in keys.items() if key not in there}
+        files = []
+        for key, path in wanted.items():
+            content = batch[key] if key in batch else read(path, data[path], grams=False)
+            files.append((content.pieces, lines_of(text_of(data[path]) or "") if content.pieces else []))
+        made = self._asked_embedder(lambda embedder: embedder.files(files))
+        if made is None:
+            return {}
+        self.embedded += sum(map(len, made))
+        return dict(zip(wanted, made, strict=True))
+
+    def _asked_embedder(self, ask: Callable[[Embedder], _Answer]) -> _Answer | None:
+        """An embedder that fails is not asked again: from then on words alone decide."""
+        if self._embedder is None:
+            return None
+        try:
+            return ask(self._embedder)
+        except EmbedderFailed as error:
+            self._said(f"search goes by words alone: {error}")
+            self._embedder = None
+            return None
 
     def _having(self, need: Need) -> Contents | None:
         """The contents that have what is needed; None where any may."""

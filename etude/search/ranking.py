@@ -1,9 +1,10 @@
 """Which pieces of a body of code a question is about.
 
 Owns `Corpus`: the files of one workspace as arrays, and `rank`, which scores their pieces. A piece is scored by the
-words it shares with the question (BM25), more for those it defines; its file by the words of its path and by what its
-other pieces score; and what is a test, an example or prose counts for less unless it is asked for. How rare a word is
-counts within the workspace alone, so the same files give the same answer, whatever else a store holds.
+words it shares with the question (BM25), more for those it defines, and by how near its vector is to the question's;
+its file by the words of its path and by what its other pieces score; and what is a test, an example or prose counts for
+less unless it is asked for. How rare a word is counts within the workspace alone, so the same files give the same
+answer, whatever else a store holds.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.search.base import Hit
+from etude.search.base import Hit, Vectors
 from etude.search.postings import DEFINED, WORD, Numbers, Tags
 from etude.search.store import Facts
 from etude.search.words import words_of
 
-RANKING_VERSION = 3
+RANKING_VERSION = 4
 Find = Callable[[bytes], tuple[Numbers, Tags]]
 """Where a term stands: `Store.find`."""
 Floats = NDArray[np.float64]
@@ -40,6 +41,10 @@ class Weights:
     defined: float = 1.0
     path: float = 1.0
     file: float = 0.4
+    near: float = 40.0
+    """Of a piece alone: a file's other pieces gain nothing by it, which did worse."""
+    near_from: float = 0.25
+    """Cosines of pieces that have nothing to do with a question reach so far."""
     tests: float = 0.5
     prose: float = 0.6
 
@@ -75,16 +80,21 @@ class Corpus:
         self._tests = np.array([_OF_TESTS.search(path) is not None for path in self.paths], bool)
         self._prose = np.array([_PROSE.search(path) is not None for path in self.paths], bool)
 
-    def rank(self, question: str, find: Find, limit: int, under: str = "", weights: Weights = WEIGHTS) -> list[Hit]:
-        """The best pieces, best first, of all files or of those below a directory."""
+    def rank(
+        self, question: str, find: Find, limit: int, under: str = "", weights: Weights = WEIGHTS,
+        near: Floats | None = None,
+    ) -> list[Hit]:  # fmt: skip
+        """The best pieces, best first, of all files or of those below a directory. `near` is the cosine of each piece's
+        vector with the question's, where there are vectors."""
         asked = Counter(words_of(question))
         scores = np.zeros(len(self.file))
         for word, times in asked.items():
             self._add_words(scores, word, times, find, weights)
-        if not scores.any():
+        close = np.zeros(len(scores)) if near is None else weights.near * np.maximum(near - weights.near_from, 0)
+        if not (scores.any() or close.any()):
             return []
-        places = np.flatnonzero(scores > 0)  # of a large workspace most pieces have no word of a question
-        scores = self._by_file(places, scores[places], self._of_paths(asked), weights)
+        places = np.flatnonzero(scores + close > 0)  # of a large workspace most pieces have no word of a question
+        scores = self._by_file(places, scores[places], self._of_paths(asked), weights) + close[places]
         files = np.ones(len(self.paths))
         if not any(word.startswith(_TESTS) for word in asked):
             files[self._tests] *= weights.tests
@@ -98,6 +108,16 @@ class Corpus:
             places, scores = places[best], scores[best]
         order = np.lexsort((self.first[places], self.file[places], -scores))[:limit]  # files are in the order of paths
         return [self._hit(places[at], scores[at]) for at in order if scores[at] > 0]
+
+    def in_order(self, vectors: Mapping[int, Vectors], contents: Mapping[str, int], width: int) -> Vectors:
+        """A row for each piece of this corpus, of the vectors of contents; zero where there is none."""
+        counts = np.diff(self._starts)
+        rows = (
+            found if (found := vectors.get(contents[path])) is not None and found.shape == (count, width)
+            else np.zeros((count, width), np.int8)
+            for path, count in zip(self.paths, counts, strict=True)
+        )  # fmt: skip
+        return np.concatenate([np.empty((0, width), np.int8), *rows])
 
     def _hit(self, place: int, score: float) -> Hit:
         return Hit(self.paths[self.file[place]], int(self.first[place]) + 1, int(self.end[place]), float(score))
@@ -156,8 +176,8 @@ class Corpus:
             at = self._begin[file + 1]
 
     def _by_file(self, places: Places, scores: Floats, paths: Floats, weights: Weights) -> Floats:
-        """A piece's own score, its path's, and some of what its file's pieces have together. What has no word of the
-        question in its text is not an answer."""
+        """A piece's own score, its path's, and some of what its file's pieces have together. What shares no word
+        with the question and is not near it is no answer."""
         files = self.file[places]
         summed = np.sqrt(np.bincount(files, scores**2, len(self.paths)))
         return scores + weights.path * paths[files] + weights.file * summed[files]

@@ -1,10 +1,11 @@
 """One SQLite file a user, in which every file's content is taken in once.
 
-Owns `Store`: contents by their key, with their pieces, words and grams (`postings`), and for each workspace which path
-has which content, and the stamp by which that is known. Worktrees, forks and restarts find their contents there; a
-branch that comes back does too. The file is a cache. One process writes at a time and every batch is a transaction of
-a write-ahead log, so who is killed leaves it as it was before or after; what is damaged is told by `Damaged`, and
-`renew` begins anew. It holds words and line numbers of a user's files, no lines, and nobody else can read it.
+Owns `Store`: contents by their key, with their pieces, words and grams (`postings`) and the vectors of their pieces,
+and for each workspace which path has which content, and the stamp by which that is known. Worktrees, forks and restarts
+find their contents there; a branch that comes back does too. The file is a cache. One process writes at a time and
+every batch is a transaction of a write-ahead log, so who is killed leaves it as it was before or after; what is damaged
+is told by `Damaged`, and `renew` begins anew. It holds words and line numbers of a user's files, no lines, and nobody
+else can read it.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from numpy.typing import NDArray
 
 from etude.errors import ConfigError
 from etude.host.home import default_cache
+from etude.search.base import Vectors
 from etude.search.content import Content
 from etude.search.postings import DEFINED, GRAM, SCHEMA, WORD, Keep, Numbers, Postings, Tags, rows_of, rows_of_grams
 
-_SCHEMA_VERSION = 1
+_FILE_VERSION = 1
+_SCHEMA_VERSION = 2
+"""A file of an earlier schema has fewer tables, and gets them."""
 _TABLES = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS contents (
@@ -40,6 +44,9 @@ CREATE TABLE IF NOT EXISTS trees (
     PRIMARY KEY (workspace, path)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS counters (next_content INTEGER NOT NULL, next_piece INTEGER NOT NULL, forgotten INTEGER);
 INSERT INTO counters SELECT 1, 1, 0 WHERE NOT EXISTS (SELECT * FROM counters);
+CREATE TABLE IF NOT EXISTS vectors (
+    embedder TEXT NOT NULL, content INTEGER NOT NULL, data BLOB NOT NULL,
+    PRIMARY KEY (embedder, content)) WITHOUT ROWID;
 {SCHEMA}
 PRAGMA user_version = {_SCHEMA_VERSION};
 COMMIT;
@@ -86,7 +93,7 @@ class StoreStatus:
 
 def default_path() -> Path:
     """Where it lies when nobody says otherwise."""
-    return default_cache() / "search" / f"index-{_SCHEMA_VERSION}.sqlite"
+    return default_cache() / "search" / f"index-{_FILE_VERSION}.sqlite"
 
 
 class Store:
@@ -119,14 +126,17 @@ class Store:
 
     def take(
         self, place: str, batch: Mapping[bytes, Content], files: Mapping[str, tuple[str, bytes]],
-        gone: Sequence[str] = (), commit: str = "",
+        gone: Sequence[str] = (), commit: str = "", vectors: Mapping[bytes, Vectors] | None = None, embedder: str = "",
     ) -> dict[str, Known]:  # fmt: skip
         """In one transaction: contents, those files of a workspace that have changed, each with its stamp and the key
-        of its content, and those that are gone. A `commit` that is not said stays as it was. What the files are now."""
+        of its content, and those that are gone; and vectors of contents, by their key, as an embedder of that name
+        made them. A `commit` that is not said stays as it was. What the files are now."""
         with self._writing():
             ids = dict(self._in("SELECT key, id FROM contents WHERE key IN ({})", [key for _, key in files.values()]))
             ids.update(self._insert({key: content for key, content in batch.items() if key not in ids}))
             known = {path: Known(stamp, ids[key]) for path, (stamp, key) in files.items() if key in ids}
+            near = [(embedder, ids[key], _packed(each)) for key, each in (vectors or {}).items() if key in ids]
+            self._db.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", near)
             number = self._workspace(place, commit)
             rows = [(number, _encoded(path)) for path in {*gone, *(files.keys() - known.keys())}]
             self._db.executemany("DELETE FROM trees WHERE workspace = ? AND path = ?", rows)
@@ -152,6 +162,24 @@ class Store:
                 number: Facts(bool(flags & _PLAIN), bool(flags & _ODD), bool(flags & _LONG), first, _table(pieces))
                 for number, flags, first, pieces in rows
             }
+
+    def embedded(self, embedder: str, ids: Sequence[int]) -> set[int]:
+        """Those of these contents that have vectors of an embedder."""
+        with self._told():
+            words = "SELECT content FROM vectors WHERE embedder = ? AND content IN ({})"
+            return {number for (number,) in self._in(words, ids, embedder)}
+
+    def embedded_keys(self, embedder: str, keys: Sequence[bytes]) -> set[bytes]:
+        """The same by their keys."""
+        with self._told():
+            words = "SELECT key FROM vectors JOIN contents ON content = id WHERE embedder = ? AND key IN ({})"
+            return {key for (key,) in self._in(words, keys, embedder)}
+
+    def vectors(self, embedder: str, ids: Sequence[int]) -> dict[int, Vectors]:
+        """Of the pieces of these contents, where an embedder made them."""
+        with self._told():
+            rows = self._in("SELECT content, data FROM vectors WHERE embedder = ? AND content IN ({})", ids, embedder)
+            return {number: _matrix(data) for number, data in rows}
 
     def _insert(self, new: Mapping[bytes, Content]) -> dict[bytes, int]:
         [(number, piece, _)] = self._db.execute("SELECT * FROM counters")
@@ -250,6 +278,7 @@ class Store:
                 self._db.execute(f"DELETE FROM trees WHERE workspace = {own}", (place,))
                 self._db.execute("DELETE FROM workspaces WHERE place = ?", (place,))
             removed = self._db.execute("DELETE FROM contents WHERE id NOT IN (SELECT content FROM trees)").rowcount
+            self._db.execute("DELETE FROM vectors WHERE content NOT IN (SELECT id FROM contents)")
             if removed:
                 self._postings.compact(self._keep())
             self._db.execute("UPDATE counters SET forgotten = forgotten + 1")
@@ -319,11 +348,11 @@ class Store:
                     self._db.execute("ROLLBACK")
                 raise
 
-    def _in(self, words: str, values: Sequence[Any]) -> Iterator[Any]:
-        """The rows for all values, some at a time."""
+    def _in(self, words: str, values: Sequence[Any], *first: Any) -> Iterator[Any]:
+        """The rows for all values, some at a time; `first` stands before them in the words."""
         for start in range(0, len(values), _MOST_AT_ONCE):
             some = values[start : start + _MOST_AT_ONCE]
-            yield from self._db.execute(words.format(",".join("?" * len(some))), some)
+            yield from self._db.execute(words.format(",".join("?" * len(some))), [*first, *some])
 
 
 def _encoded(path: str) -> bytes:
@@ -339,3 +368,16 @@ def _table(packed: bytes) -> NDArray[np.uint32]:
     if len(data) % 12:
         raise Damaged("a table of pieces is torn")
     return np.frombuffer(data, "<u4").reshape(-1, 3)
+
+
+def _packed(vectors: Vectors) -> bytes:
+    """How wide they are, and they, behind a checksum: numbers in no order do not tell that one was damaged."""
+    data = vectors.shape[1].to_bytes(4, "big") + vectors.tobytes()
+    return zlib.crc32(data).to_bytes(4, "big") + data
+
+
+def _matrix(packed: bytes) -> Vectors:
+    data = packed[4:]
+    if len(packed) < 8 or zlib.crc32(data).to_bytes(4, "big") != packed[:4]:
+        raise Damaged("vectors are torn")
+    return np.frombuffer(data, np.int8, offset=4).reshape(-1, max(int.from_bytes(data[:4], "big"), 1))

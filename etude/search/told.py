@@ -16,7 +16,7 @@ def tell_built(built: Built) -> str:
     long = f"; {built.too_long} too long to be indexed, a grep reads them" if built.too_long else ""
     return (
         f"{built.workspace}: {built.files} files, {built.read} read since they are new or have changed, of which "
-        f"{built.taken} hold something new and {known} what the store knew{long}\n"
+        f"{built.taken} hold something new and {known} what the store knew{long}; {built.embedded} pieces embedded\n"
         f"the store is {_size(built.bytes)}"
     )
 

@@ -22,6 +22,7 @@ from etude.host.git import GitContext, run_git_now
 from etude.host.repository import PrivateGitDir, find
 from etude.search.base import Hit
 from etude.search.content import MAX_BYTES, MOST_BYTES, lines_of, text_of
+from etude.search.embedder import Embedder
 from etude.search.index import Index, index_version, stamp_of
 from etude.search.store import Damaged, Store, StoreStatus, default_path
 
@@ -54,6 +55,8 @@ class Built:
     too_long: int
     read: int
     taken: int
+    embedded: int
+    """How many pieces vectors were made of."""
     bytes: int
     version: str
 
@@ -95,17 +98,18 @@ def open_store(said: Callable[[str], None] = _quiet, path: Path | None = None) -
 
 
 def build(
-    directory: Path, store: Store, said: Callable[[str], None] = _quiet, on_read: Callable[[int, int], None] = _quiet
-) -> Built:
+    directory: Path, store: Store, said: Callable[[str], None] = _quiet, on_read: Callable[[int, int], None] = _quiet,
+    embedder: Embedder | None = None,
+) -> Built:  # fmt: skip
     """Bring a directory's index up to date; what is committed before a kill is there after it. `on_read` is told how
     many of how many files are read."""
     root = _root(directory)
-    index = Index(store, str(root), said)
+    index = Index(store, str(root), said, embedder)
     there, read = _brought_up(index, root, on_read)
     if index.renewed:  # what was known before is lost
         there, _ = _brought_up(index, root, on_read)
-    version = index_version()
-    return Built(str(root), there.commit, len(there.stamps), there.too_long, read, index.taken, store.size(), version)
+    version, made = index_version(embedder), (index.taken, index.embedded)
+    return Built(str(root), there.commit, len(there.stamps), there.too_long, read, *made, store.size(), version)
 
 
 def _brought_up(index: Index, root: Path, on_read: Callable[[int, int], None] = _quiet) -> tuple[Listing, int]:
@@ -116,25 +120,28 @@ def _brought_up(index: Index, root: Path, on_read: Callable[[int, int], None] = 
     return there, len(stale)
 
 
-def status(directory: Path, store: Store, said: Callable[[str], None] = _quiet) -> WorkspaceStatus:
+def status(
+    directory: Path, store: Store, said: Callable[[str], None] = _quiet, embedder: Embedder | None = None
+) -> WorkspaceStatus:
     """How far a directory's index is behind its files; changes nothing."""
     root = _root(directory)
-    index = Index(store, str(root), said)
+    index = Index(store, str(root), said, embedder)
     there = listing(root)
     stale, commit = len(index.stale(there.stamps)), store.commit_of(str(root))
     return WorkspaceStatus(
-        str(root), len(there.stamps), len(index.paths()), stale, commit, index_version(), store.status()
+        str(root), len(there.stamps), len(index.paths()), stale, commit, index_version(embedder), store.status()
     )
 
 
 def search(
-    directory: Path, store: Store, question: str, limit: int, said: Callable[[str], None] = _quiet
-) -> list[Found]:
+    directory: Path, store: Store, question: str, limit: int, said: Callable[[str], None] = _quiet,
+    embedder: Embedder | None = None,
+) -> list[Found]:  # fmt: skip
     """Bring the index up to date and ask it."""
     if limit < 1:
         raise ConfigError(f"--limit {limit}: ask for one piece at least")
     root = _root(directory)
-    index = Index(store, str(root), said)
+    index = Index(store, str(root), said, embedder)
     for _ in range(_TRIES):
         renewed = index.renewed
         _brought_up(index, root)

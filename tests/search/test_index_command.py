@@ -14,6 +14,7 @@ from etude.cli.main import main
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr("etude.search.index._SETTLED_S", float("-inf"))
     root = tmp_path / "shop"
     root.mkdir()
@@ -74,3 +75,21 @@ def test_a_damaged_store_is_said_and_made_anew(
     assert main(["index", "build", "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["taken"] == 1 and err.count("\n") == 1 and "made anew" in err
+
+
+def test_the_user_s_file_names_an_embedder(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours = told(capsys, "build")
+    assert (ours["embedded"], told(capsys, "build")["embedded"]) == (1, 0)
+    file = tmp_path / "config" / "etude" / "agent.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('[search]\nurl = "http://127.0.0.1:9/v1"\nmodel = "m"\n')
+    assert main(["index", "search", "total"]) == 0
+    said = capsys.readouterr()
+    assert (
+        said.out.startswith("cart.py:2-3") and said.err.count("search goes by words alone: http://127.0.0.1:9/v1") == 1
+    )
+    assert told(capsys, "status")["version"] != ours["version"]
+    file.write_text('[search]\ndirectory = "nowhere"\n')
+    assert main(["index", "build"]) != 0 and "nowhere is no static model" in capsys.readouterr().err
+    file.write_text('[search]\nlink = "x"\n')
+    assert main(["index", "build"]) != 0 and "link" in capsys.readouterr().err

@@ -61,6 +61,21 @@ def test_the_nearest_folder_that_says_anything_decides():
         "g/x.py": "GPL-3.0-only", "h/x.py": "MIT", "i/x.js": "GPL-3.0-only",
     }  # fmt: skip
     assert {path: licences.of(path, "") for path in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "licence"),
+    [
+        ("License-Expression: MIT\nLicense: GPL", "MIT"), ("License: BSD", "BSD-3-Clause"),
+        ("License: see there\nClassifier: License :: OSI Approved :: Apache Software License", "Apache-2.0"),
+        ("License: see there", "see there"), ("Name: one\n\nLicense: MIT", "none"),
+    ],
+)  # fmt: skip
+def test_an_unpacked_wheel_says_its_licence(said, licence):
+    tree = {"one/a.py": "", "one-1.0.dist-info/METADATA": said}
+    assert Licences(tree, lambda path: tree[path].encode()).of("one/a.py", "") == licence
+    two = {**tree, "two-1.0.dist-info/METADATA": said}
+    assert Licences(two, lambda path: two[path].encode()).of("one/a.py", "") == "none", "whose file is it?"
     assert Licences((), lambda _: None).of("a/x.py", "") == "none"
 
 

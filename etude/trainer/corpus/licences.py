@@ -69,10 +69,13 @@ class Licences:
     def __init__(self, paths: Collection[str], read: Read) -> None:
         self._read = read
         self._beside: dict[str, list[str]] = {}
+        self._wheels: dict[str, list[str]] = {}
         for path in paths:
             folder, _, name = path.rpartition("/")
             if _FILE.fullmatch(name) or name in _PACKAGES:
                 self._beside.setdefault(folder, []).append(name)
+            elif name == "METADATA" and folder.endswith(".dist-info"):
+                self._wheels.setdefault(posixpath.dirname(folder), []).append(path)
         self._of_folder: dict[str, str] = {}
 
     def of(self, path: str, text: str) -> str:
@@ -93,7 +96,9 @@ class Licences:
             choice = all((found := _FILE.fullmatch(name)) and found["of"] for name in texts)
             of = dict.fromkeys(licence_of_text(self._text(f"{folder}/{name}".lstrip("/"))) for name in texts)
             return (" OR " if choice else " AND ").join(f"({each})" if len(of) > 1 else each for each in of)
-        told = (_PACKAGES[name](self._text(f"{folder}/{name}".lstrip("/"))) for name in names)
+        told = [_PACKAGES[name](self._text(f"{folder}/{name}".lstrip("/"))) for name in names]
+        if len(wheel := self._wheels.get(folder, ())) == 1:  # of several nobody knows which file is whose
+            told.append(_of_wheel(self._text(wheel[0])))
         return next((normalised(each) for each in told if each), None)
 
     def _text(self, path: str) -> str:
@@ -183,6 +188,20 @@ def _of_pyproject(text: str) -> str | None:
     if isinstance(said, dict):
         said = licence_of_text(said["text"]) if len(str(said.get("text", ""))) > 100 else said.get("text")
     return said if isinstance(said, str) and said else None
+
+
+def _of_wheel(text: str) -> str | None:
+    """What a wheel's METADATA says, in its newest form, its older one, or by its classifiers."""
+    head = text.split("\n\n")[0]
+    said = {}
+    for key, value in re.findall(r"^(License-Expression|License):[ \t]*(\S.*)$", head, re.MULTILINE):
+        said.setdefault(key, value.strip())
+    if "License-Expression" in said:
+        return said["License-Expression"]
+    if (plain := said.get("License", "")) and is_permissive(normalised(plain)):
+        return plain
+    classed = re.findall(r"^Classifier: License :: OSI Approved :: (.+)$", head, re.MULTILINE)
+    return " AND ".join(normalised(each) for each in classed) or plain or None
 
 
 def _of_cargo(text: str) -> str | None:

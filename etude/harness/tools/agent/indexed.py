@@ -25,6 +25,7 @@ from etude.harness.tools.agent.stamps import stamps_of
 from etude.harness.tools.base import ToolConfig, relative
 from etude.search import Hit, Index, Store
 from etude.search.content import MOST_BYTES, is_code
+from etude.search.embedder import Embedder
 from etude.search.narrowing import Contents, Narrowing, in_bytes
 from etude.search.workspace import open_store
 
@@ -43,8 +44,11 @@ class Narrowed:
 class Indexed:
     """`counts` has what was asked of it: searches, and greps that it narrowed or left whole."""
 
-    def __init__(self, directory: Path | None = None, said: Callable[[str], None] = lambda _: None) -> None:
-        self._directory, self._said = directory, said
+    def __init__(
+        self, directory: Path | None = None, said: Callable[[str], None] = lambda _: None,
+        embedder: Embedder | None = None,
+    ) -> None:  # fmt: skip
+        self._directory, self._said, self._embedder = directory, said, embedder
         self._index: Index | None = None
         self._lock = asyncio.Lock()
         self._kept: Kept | None = None
@@ -153,10 +157,10 @@ class Indexed:
     def _opened(self) -> Index:
         if self._index is None:
             if self._directory is None:
-                self._index = Index(Store(None), WORKSPACE)
+                self._index = Index(Store(None), WORKSPACE, self._said, self._embedder)
             else:
                 try:
-                    self._index = Index(open_store(self._said), str(self._directory), self._said)
+                    self._index = Index(open_store(self._said), str(self._directory), self._said, self._embedder)
                 except ConfigError as error:
                     self._in_memory(error)
         assert self._index is not None, "it has just been made"
@@ -165,7 +169,7 @@ class Indexed:
     def _in_memory(self, why: ConfigError) -> Index:
         self._said(f"the index is in memory: {why}")
         self._directory = None
-        self._index = Index(Store(None), WORKSPACE)
+        self._index = Index(Store(None), WORKSPACE, self._said, self._embedder)
         return self._index
 
     async def _update(self, index: Index, sandbox: Sandbox, config: ToolConfig) -> None:
@@ -199,7 +203,10 @@ def index_of(sandbox: Sandbox) -> Indexed:
     return _INDEXES.setdefault(sandbox, Indexed())
 
 
-def keep_on_disk(sandbox: Sandbox, directory: Path, said: Callable[[str], None] = lambda _: None) -> Indexed:
-    """Say that the workspace of a sandbox is a directory of this machine; `said` is told where none can be kept."""
-    _INDEXES[sandbox] = Indexed(directory, said)
+def keep_on_disk(
+    sandbox: Sandbox, directory: Path, said: Callable[[str], None] = lambda _: None, embedder: Embedder | None = None
+) -> Indexed:
+    """Say that the workspace of a sandbox is a directory of this machine; `said` is told where none can be kept. An
+    `embedder` takes the place of our own."""
+    _INDEXES[sandbox] = Indexed(directory, said, embedder)
     return _INDEXES[sandbox]
