@@ -1,7 +1,7 @@
 """Pictures of every page of the studio over real runs, light and dark, wide and narrow.
 
     python tools/screenshots.py PLACE [PLACE…] --out DIR          every page
-    python tools/screenshots.py PLACE --out docs/studio --docs    wide ones alone, in few colours: those of the docs
+    python tools/screenshots.py PLACE --out docs/studio --docs    wide ones alone, as WebP: those of the docs
 
 A place is a directory of runs, or of results of `etude bench run`. Starts `etude studio` over them, enters with its
 address in Debian's Chromium, and opens each page. The pages of agents at work are of a small project that scripted
@@ -11,6 +11,7 @@ models work on, as in tests/studio. Needs playwright (in the extra `dev`) and ch
 from __future__ import annotations
 
 import argparse
+import io
 import shutil
 import sys
 import tempfile
@@ -44,11 +45,13 @@ class Camera:
                 tab.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
                 tab.page.set_viewport_size(viewport)
                 tab.page.wait_for_timeout(400)
-                path = self.out / (f"{name}-{scheme}.png" if self.docs else f"{name}-{scheme}-{size}.png")
-                tab.page.screenshot(path=path)
-                if self.docs:
-                    with Image.open(path) as picture:
-                        picture.convert("RGB").quantize(200).save(path, optimize=True)
+                if not self.docs:
+                    tab.page.screenshot(path=self.out / f"{name}-{scheme}-{size}.png")
+                    continue
+                with Image.open(io.BytesIO(tab.page.screenshot())) as picture:  # lossless: a palette changed colours
+                    picture.convert("RGB").save(
+                        self.out / f"{name}-{scheme}.webp", lossless=True, quality=100, method=6
+                    )
         tab.page.set_viewport_size(WIDE)
 
 
@@ -65,18 +68,28 @@ def addresses(served: Studio) -> Iterator[tuple[str, str]]:
     if rows := served.get(f"/runs/{id}/trajectories?solved=true&outcome=scored&step=1&order=-turns&limit=1")["rows"]:
         row = rows[0]  # of the first step, what took longest to solve: it has erred and mended
         yield "step", f"/run/{id}/step/1"
-        yield from of_one(f"/run/{id}/trajectory/{row['id'].replace('/', '~')}")
+        one = row["id"].replace("/", "~")
+        yield from of_one(f"/run/{id}/trajectory/{one}", *erred(served.get(f"/runs/{id}/trajectories/{one}")["turns"]))
         yield "group", f"/run/{id}/group/{row['group_id']}"
     benches: list[Any] = served.get("/bench")["runs"]
     chosen = f"?a={benches[-1]['id']}&b={benches[0]['id']}" if len(benches) > 1 else ""
     yield "bench", f"/bench{chosen}"
 
 
-def of_one(trajectory: str) -> Iterator[tuple[str, str]]:
-    for tab in ("turns", "files", "verifier", "task"):
+def erred(turns: list[dict[str, Any]]) -> tuple[int, int]:
+    """The call that failed last, and a token of the next message, which mended it; the first where none failed."""
+    calls = [(turn["n"], call) for turn in turns for call in turn["calls"]]
+    failed = [(n, call) for n, call in calls if "[exit 1]" in (call["result"] or {"text": ""})["text"]]
+    n, call = failed[-1] if failed else calls[0]
+    return call["event"], turns[min(n + 1, len(turns) - 1)]["tokens"][1] + 8
+
+
+def of_one(trajectory: str, event: int, token: int) -> Iterator[tuple[str, str]]:
+    yield "trajectory-turns", f"{trajectory}?event={event}"
+    for tab in ("files", "verifier", "task"):
         yield f"trajectory-{tab}", f"{trajectory}?tab={tab}"
     for way in ("advantage", "version", "entropy"):
-        yield f"tokens-{way}", f"{trajectory}?tab=tokens&by={way}&token=200"
+        yield f"tokens-{way}", f"{trajectory}?tab=tokens&by={way}&token={token}"
 
 
 def at_work(camera: Camera, chromium: Chromium) -> None:
@@ -119,7 +132,7 @@ def main() -> int:
     parser.add_argument("places", nargs="+", type=Path, help="directories of runs, and of benchmarks' results")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="", help="names of pages, apart by commas")
-    parser.add_argument("--docs", action="store_true", help="wide ones alone, in few colours")
+    parser.add_argument("--docs", action="store_true", help="wide ones alone, as WebP without loss")
     options = parser.parse_args()
     camera, chromium = Camera(options.out, options.docs), Chromium()
     only = {name for name in options.only.split(",") if name}

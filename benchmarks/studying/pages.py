@@ -14,6 +14,8 @@ from made_run import ROOT, Studio, make_run, studio
 from playwright.sync_api import Browser, Page
 from studying import film, made, peer, watch
 
+from etude.archive.reader import ArchiveReader
+
 STATIC = ROOT / "etude/studio/static"
 FILTERS = {
     "outcome": "outcome=cheated", "tool and reward": "tool=grep&reward=0.9..", "step": "step=100..110",
@@ -82,10 +84,11 @@ def filters(chromium: Chromium, place: Path, count: int, rounds: int) -> dict[st
     began = time.monotonic()
     made.run_with_trajectories(place / "runs/many", count)
     written = time.monotonic()
+    with ArchiveReader(place / "runs/many") as reader:  # fills the index; a server that finds none does so first
+        assert reader.count() >= count
+    indexed = time.monotonic()
     with studio(place / "home", place / "runs") as served:
         run = served.id("many")
-        assert served.get(f"/runs/{run}/trajectories/count")["count"] >= count
-        indexed = time.monotonic()
         with watch.fresh(chromium.browser) as context:
             page = Tab(context, served).page
             page.set_viewport_size({"width": 1360, "height": 860})

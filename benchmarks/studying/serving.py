@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psutil
 from browser import Chromium, Tab
 from made_run import Studio, make_run, studio
@@ -148,7 +149,7 @@ def memory(chromium: Chromium, place: Path) -> dict[str, Any]:
         steps = 0
         for part in range(PARTS):
             made.tell_hour(run, range(part, part + 1), PARTS, PACE)
-            served.get(f"/runs/{id}/trajectories?limit=200")  # whoever looks at the list has the index filled
+            _look(served, f"/api/runs/{id}/trajectories?limit=200")  # whoever looks has the index filled
             most = max(most, _megabytes(process))
             steps = math.floor(3600 * PACE["steps_per_s"] * (part + 1) / PARTS)
         watch.until(tab.page, SHOWS.replace("LAST", str(steps)))
@@ -159,6 +160,12 @@ def memory(chromium: Chromium, place: Path) -> dict[str, Any]:
             "tab_memory_before_mb": round(before[1], 1), "hour_rollouts": round(3600 * PACE["rollouts_per_s"]),
             "hour_steps": steps, "hour_bytes": made.size_of(run), "hour_replayed_s": round(replayed, 1),
         }  # fmt: skip
+
+
+def _look(served: Studio, path: str) -> None:
+    """In a connection of its own: one that is idle is closed by the server."""
+    headers = {"authorization": f"Bearer {served.token}"}
+    httpx2.get(f"{served.url}{path}", headers=headers, timeout=600, trust_env=False).raise_for_status()
 
 
 SHOWS = (

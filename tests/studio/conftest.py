@@ -8,6 +8,7 @@ from browser import Chromium, Tab
 from hostile import keep_hostile
 from installed import lacking
 from made_run import ROOT, archive, evaluate, make_run, studio
+from test_studio_archive import bench
 
 
 @pytest.fixture(scope="session")
@@ -36,12 +37,14 @@ def chromium():
 
 @pytest.fixture(scope="session")
 def places(tmp_path_factory):
-    """Two runs that have ended."""
+    """Two runs that have ended, and two benchmarks."""
     runs = tmp_path_factory.mktemp("runs")
     keep_hostile(make_run(runs / "first", 12, "one", summary=True))
     archive(runs / "first")
     evaluate(runs / "first")
     archive(make_run(runs / "second", 5, "another", summary=True))
+    bench(runs / "benches/before", "before", [True, False, False, None])
+    bench(runs / "benches/after", "after", [False, True, True, True])
     return runs
 
 

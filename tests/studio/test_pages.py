@@ -18,6 +18,9 @@ RULES = "{resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a',
 def pages(server):
     """Every page, by what it shows when it is there."""
     first, second = server.id("first"), server.id("second")
+    before, after = (
+        each["id"] for each in sorted(server.get("/bench")["runs"], key=lambda row: row["name"] == "after")
+    )
     one, hostile = f"/run/{first}/trajectory/g1~0", f"/run/{first}/trajectory/h1~0"
     return {
         "/runs": "2 found",
@@ -25,6 +28,7 @@ def pages(server):
         f"/run/{first}": "Trainer–sampler difference",
         f"/run/{first}?tab=now": "only after reinforcement learning, and 0 only by the control",
         f"/run/{first}?tab=recipe": "trainer.optimizer.lr",
+        f"/run/{first}?tab=counters": "Counters",
         f"/run/{first}?tab=notes": "restart",
         f"/run/{first}/step/1": "Rollouts by worker",
         f"/run/{first}/trajectories": "16 kept",
@@ -37,7 +41,9 @@ def pages(server):
         f"/run/{first}/group/g1": "they part ways at turn 1",
         f"/run/{first}/versions": "Bytes published",
         f"/run/{first}/plan": "Plan",
-        "/bench": "No benchmark result here",
+        "/bench": "95% interval",
+        f"/bench?a={before}&b={after}": "The second against the first",
+        "/sessions": "Sessions",
         "/nowhere": "There is no such page",
     }
 
@@ -60,6 +66,58 @@ def test_every_page_is_shown_and_axe_finds_nothing_serious(context, shown, web, 
             found[address, "wider than the window"] = too_wide
     assert found == {}, json.dumps({str(key): each for key, each in found.items()}, indent=1)
     assert [fault for fault in tab.faults if "400" not in fault] == []  # the plan of a run that has played nothing
+
+
+OF_WORK = {"work", "review", "session", "sessions"}
+"""Pages that test_pages_work.py looks at in the same way, as agents must be at work in them."""
+
+
+def test_no_page_is_left_out(shown):
+    there = set(re.findall(r"^  (\w+): \(\) => import\(", (ROOT / "web/src/pages.ts").read_text(), re.MULTILINE))
+    looked_at = {re.sub(r"^/run/[^/?]+$", "live", address.partition("?")[0]) for address in pages(shown)}
+    kinds = {each.removeprefix("/").partition("/")[2].partition("/")[2].partition("/")[0] or each for each in looked_at}
+    assert len(there) > 10 and there - kinds - OF_WORK - {each.removeprefix("/") for each in kinds} == set()
+
+
+REACHABLE = """
+(() => {
+  const kinds = 'a[href], button, input, select, textarea, summary, [tabindex="0"]';
+  const open = (each) => !each.disabled && each.tabIndex >= 0 && each.checkVisibility({ visibilityProperty: true });
+  const one = (each) => each.type !== 'radio' || each.checked; // arrows lead to the others of its group
+  window.wanted = [...document.querySelectorAll(kinds)].filter((each) => open(each) && one(each));
+  window.reached = new Set();
+  document.addEventListener('focusin', (event) => window.reached.add(event.target));
+  document.activeElement.blur();
+  return window.wanted.length;
+})()
+"""
+MISSED = "window.wanted.filter((each) => each.isConnected && !window.reached.has(each)).map((each) => each.outerHTML)"
+
+
+def test_every_control_of_every_page_is_reached_by_tab(tab, shown):
+    missed = {}
+    for address in pages(shown):
+        tab.go(address)
+        presses, found = tab.in_page(REACHABLE) + 3, None
+        for _ in range(2):  # a page that takes the focus itself, when it is there, begins anew
+            if found != []:
+                for _ in range(presses):
+                    tab.page.keyboard.press("Tab")
+                found = tab.in_page(MISSED)
+        if found:
+            missed[address] = [each[:200] for each in found]
+    assert missed == {}, json.dumps(missed, indent=1)
+    tab.faults[:] = [fault for fault in tab.faults if "400" not in fault]  # the plan of a run that has played nothing
+
+
+def test_every_page_is_gone_to_by_its_keys(tab, shown):
+    tab.go(f"/run/{shown.id('first')}")
+    of_a_run = {"s": "Step 12", "t": "Trajectories", "v": "Versions", "p": "Plan", "l": "first"}
+    for key, heading in {**of_a_run, "b": "Bench", "e": "Sessions", "r": "Runs"}.items():
+        tab.page.keyboard.press("g")
+        tab.page.keyboard.press(key)
+        tab.is_at(heading)
+    tab.faults[:] = [fault for fault in tab.faults if "400" not in fault]  # the plan of a run that has played nothing
 
 
 WORK = ["--work", "--agent-set", 'endpoint.url="http://127.0.0.1:9/v1"', "--agent-set", 'endpoint.model="m"']

@@ -17,7 +17,11 @@ def begin(tab, root, tasks, mode):  # noqa: F811
     expect(tab.page.locator("article.agent")).to_have_count(len(tasks), timeout=LONG_MS)
 
 
-def test_hunks_that_are_taken_by_keyboard_land_in_the_tree_exactly(context, root):  # noqa: F811
+SERIOUS = "async () => (await axe.run()).violations.filter(each => /serious|critical/.test(each.impact))"
+
+
+def test_hunks_that_are_taken_by_keyboard_land_in_the_tree_exactly(context, root, web):  # noqa: F811
+    context.add_init_script(path=web / "web/node_modules/axe-core/axe.min.js")
     calls = [
         *edit(("line 3\n", "LINE 3\n"), ("line 30\n", "LINE 30\nand more\n"), ("line 59\nline 60\n", "line 59\n")),
         ("write_file", {"path": "new.txt", "content": "<b>hello</b>\n"}),
@@ -29,6 +33,7 @@ def test_hunks_that_are_taken_by_keyboard_land_in_the_tree_exactly(context, root
         tab.page.get_by_role("link", name="Review").click()
         tab.is_at("What agent-1 changed")
         expect(tab.page.locator(".hunk")).to_have_count(4)
+        assert tab.in_page(SERIOUS) == []
         press = tab.page.keyboard.press
         for key in ("x", "j", "j", "x", "j", "x"):  # new.txt, the first hunk is passed by, the second, the third
             press(key)
@@ -67,8 +72,7 @@ def test_eight_agents_are_answered_in_one_inbox(context, root, web):  # noqa: F8
         begin(tab, root, [f"This is task {number}." for number in range(1, 9)], "ask")
         asked = tab.page.locator("article.asked")
         expect(asked).to_have_count(8, timeout=LONG_MS)
-        serious = "async () => (await axe.run()).violations.filter(each => /serious|critical/.test(each.impact))"
-        assert tab.in_page(serious) == []
+        assert tab.in_page(SERIOUS) == []
         first = tab.page.get_by_role("article", name="agent-1 asks")
         expect(first).to_contain_text("make all-1")
         first.get_by_role("button", name="Allow").click()
@@ -83,10 +87,10 @@ def test_eight_agents_are_answered_in_one_inbox(context, root, web):  # noqa: F8
         tab.see("Not now, 3.")
         tab.go("/sessions")
         expect(tab.page.get_by_role("link", name="This is task 3.")).to_be_visible(timeout=DEADLINE_MS)
-        assert tab.in_page(serious) == []
+        assert tab.in_page(SERIOUS) == []
         tab.page.get_by_role("link", name="This is task 2.").click()
         tab.see("Not now, 2.")
-        assert tab.in_page(serious) == []
+        assert tab.in_page(SERIOUS) == []
         tab.go("/work")
         tab.page.get_by_role("button", name="End the team").click()
         expect(tab.page.locator("main")).to_contain_text("ended", timeout=LONG_MS)
