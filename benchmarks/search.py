@@ -10,8 +10,8 @@ long pieces hit more than ten short ones: `doc_r200` is recall within the first 
 their length. `tokens_ratio` is what an answer costs beside one of the form before; `held` is the share of answers in
 which a right function is named, with its lines or in the outline, and `shown` of those that show its lines: a piece in
 the outline costs a look at the file before it is read. Times are of a store on disk and the first question's
-repository.
-Not measured here: what an agent does with the answers; benchmarks/grep.py has the greps, large_tree.py large trees.
+repository. Not measured here: what an agent does with the answers; benchmarks/grep.py has the greps, large_tree.py
+large trees.
 """
 
 from __future__ import annotations

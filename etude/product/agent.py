@@ -55,6 +55,7 @@ from etude.product.toolbox import Toolbox
 from etude.product.tracing import spans_of, watched
 from etude.records import Event
 from etude.search.embedder import Embedder
+from etude.search.others import SearchConfig
 
 if TYPE_CHECKING:
     from etude.product.spans import Spans
@@ -187,8 +188,7 @@ async def open_agent(
         permissions = await asyncio.to_thread(load_permissions, project)
         secrets = config.endpoint.secrets()
         view = await asyncio.to_thread(confined, config.workspace, permissions, directory, secrets)
-        embedder = await asyncio.to_thread(config.search.embedder)
-        sandbox = await _opened(directory, view, embedder, stack)
+        sandbox, embedder = await _opened(directory, view, config.search, stack)
         gate = Gate(_judge(permissions, directory, view, allow, sandbox), ask, partial(remember, project))
         mcp = await stack.enter_async_context(McpTools(config.mcp, directory))
         harness = config.summarised
@@ -217,12 +217,13 @@ async def open_agent(
 
 
 async def _opened(
-    directory: Path, view: WorkspaceConfig, embedder: Embedder, stack: contextlib.AsyncExitStack
-) -> Sandbox:
+    directory: Path, view: WorkspaceConfig, search: SearchConfig, stack: contextlib.AsyncExitStack
+) -> tuple[Sandbox, Embedder]:
+    embedder = await asyncio.to_thread(search.embedder)
     sandbox = await open_workspace(directory, view)
     stack.push_async_callback(sandbox.destroy)
     keep_on_disk(sandbox, directory, _log.warning, embedder)
-    return sandbox
+    return sandbox, embedder
 
 
 def _check_place(store: SessionStore, session_id: str | None, directory: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_damaged_store_is_said_and_made_anew(
 
 def test_the_user_s_file_names_an_embedder(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ours = told(capsys, "build")
-    assert (ours["embedded"], told(capsys, "build")["embedded"]) == (1, 0)
+    assert (ours["embedded"], told(capsys, "build")["embedded"]) == (2, 0)
     file = tmp_path / "config" / "etude" / "agent.toml"
     file.parent.mkdir(parents=True)
     file.write_text('[search]\nurl = "http://127.0.0.1:9/v1"\nmodel = "m"\n')

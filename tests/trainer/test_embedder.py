@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,16 @@ def test_what_is_kept_out_is_not_learned_under_any_name(tmp_path: Path) -> None:
     assert len(list(pairs_of(config(vendor, kept_out=[secret], names_kept_out=["cachetools"])))) == 12
     with pytest.raises(ConfigError, match=r"kept_out: .*nowhere is not there"):
         list(pairs_of(config(vendor, kept_out=[tmp_path / "nowhere"])))
+
+
+def test_a_bundle_keeps_its_functions_out(tmp_path: Path) -> None:
+    clone = tmp_path / "toolz"
+    subprocess.run(["git", "clone", "-q", ROOT / "benchmarks/mined/cachetools.bundle", clone], check=True, timeout=120)
+    copied = max(clone.rglob("keys.py"), key=lambda path: path.stat().st_size)
+    vendor = package(tmp_path, "other", 4)
+    shutil.copy(copied, vendor / "other" / "borrowed.py")
+    assert len(list(pairs_of(config(vendor)))) > 4
+    assert len(list(pairs_of(config(vendor, kept_out=[ROOT / "benchmarks/mined/cachetools.bundle"])))) == 4
 
 
 def test_the_evaluation_s_repositories_are_kept_out_of_what_ships() -> None:

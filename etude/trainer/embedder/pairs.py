@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import random
-import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from etude.errors import ConfigError
+from etude.host.git import GitContext
 from etude.search.content import Piece, read
 from etude.search.words import words_of
+from etude.tasks.git import run_git
 from etude.tasks.kept_out import Function, print_of
 from etude.trainer.corpus.filtering import Fate, Filters
 from etude.trainer.corpus.finding import find_repositories
@@ -28,7 +29,6 @@ _LEAST_WORDS, _MOST_WORDS = 4, 60
 _LEAST_LINES = 2
 _SAME = 3
 """So many functions of one package may have one docstring."""
-_CLONE_S = 300
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,7 @@ def prints_of(places: Sequence[Path]) -> frozenset[str]:
             found.update(_prints_below(place))
         elif place.is_file():
             with tempfile.TemporaryDirectory() as directory:
-                words = ["git", "clone", "-q", str(place), f"{directory}/it"]
-                done = subprocess.run(words, capture_output=True, text=True, timeout=_CLONE_S)
-                if done.returncode:
-                    raise ConfigError(f"kept_out: {place} is no bundle that git can read: {done.stderr.strip()}")
+                run_git("clone", "-q", "--", str(place.resolve()), "it", at=GitContext(cwd=Path(directory)))
                 found.update(_prints_below(Path(directory)))
         else:
             raise ConfigError(f"kept_out: {place} is not there; name directories or bundles of git")

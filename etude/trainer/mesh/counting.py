@@ -99,11 +99,12 @@ class Counting(TorchDispatchMode):
         torch.UntypedStorage.resize_ = resized  # ty: ignore[invalid-assignment]
         return super().__enter__()
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
         torch.UntypedStorage.resize_ = self._resize  # ty: ignore[invalid-assignment]
-        super().__exit__(*error)
+        super().__exit__(exc_type, exc_val, exc_tb)
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        function = func
         if DTensor in types:
             return NotImplemented  # what it does to this rank's part is seen next
         kwargs = kwargs or {}
