@@ -83,11 +83,6 @@ def middle(values: Sequence[float]) -> float:
     return round(statistics.median(values), 1)
 
 
-def busy_s(page: Page) -> float:
-    """Seconds that the tab's main thread has worked."""
-    return _metrics(page)["TaskDuration"]
-
-
 def heap_mb(page: Page) -> float:
     """What its scripts hold, after what they do not is swept up."""
     session = page.context.new_cdp_session(page)
