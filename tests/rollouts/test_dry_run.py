@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_one_sentence_that_says_what_to_change(set_to, chan
 
 
 def test_more_ranks_are_asked_for_where_nothing_else_helps():
-    sets = (*FIXED, "trainer.parity_tokens=0", "trainer.optimizer.format=bf16")
+    sets = ("trainer.piece_tokens=8", FIXED[1], "trainer.parity_tokens=0", "trainer.optimizer.format=bf16")
     as_it_was = dry("mesh", H100, *sets)
     state = sum(as_it_was.rehearsal.fullest.get(kind, 0) for kind in STATE)
     run = dry("mesh", machine_with(as_it_was.needed - int(0.75 * state)), *sets)
@@ -90,7 +90,7 @@ def test_the_command_says_it_and_ends_with_1_where_it_does_not_fit(capsys):
     assert main(["train", "recipes/mesh.toml", "--dry-run", "--on", "h100", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["machine"] == "h100" and found["fault"] is None
-    huge = ["--set", "trainer.piece_tokens=1000000"]
+    huge = ["--set", "trainer.piece_tokens=2000000"]
     assert main(["train", "recipes/mesh.toml", "--dry-run", "--on", "rtx-4090", *huge]) == 1
     assert "does not fit" in capsys.readouterr().out
     assert main(["train", "recipes/mesh.toml", "--on", "h100"]) == 42

@@ -31,6 +31,9 @@ ENGINE_BYTES = 10
 STATE = ("parameters", "adapted", "masters", "moments", "gradients", "reference", "newest version", "older versions")
 """What each further rank of `fsdp` has less of. The rest is a piece's."""
 
+MOST_TIMES = 1024
+"""No cluster has so many times the ranks: there it is the piece that is too large."""
+
 
 @dataclass(frozen=True)
 class DryRun:
@@ -120,7 +123,7 @@ class DryRun:
 
     def _more_ranks(self, state: int, of_piece: int) -> str:
         room = self.machine.usable - of_piece - self.engine_bytes
-        if room <= 0:
+        if room * MOST_TIMES < state:
             return (
                 f"a piece alone takes {_size(of_piece)}: lower trainer.piece_tokens (it is "
                 f"{self.config.piece_tokens}), or give cp more ranks"
