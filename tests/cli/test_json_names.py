@@ -43,7 +43,7 @@ NOT_RUN = {
 }
 """Each with the reason."""
 SCENES_OF = {
-    "commands live": {"runs set", "runs replace", "runs engines", "runs export", "runs gc"},
+    "commands live": {"runs set", "runs replace", "runs engines", "runs export", "runs push", "runs gc"},
     "sitting": {"sessions serve"},
     "looking": {"studio"},
     "sandboxes": {"play", "serve", "environments serve"},
