@@ -42,6 +42,7 @@ SETS = {
         "trainer.optimizer.momentum=",
         "trainer.optimizer.scalar_lr=",
         "rewards.effort.enabled=false",
+        "trainer.parity_tokens=",
     ],
     "words": ['harness.summary={trigger_tokens=100, request="say \\"so\\"\\n\\tand #stop"}'],
 }
@@ -70,7 +71,9 @@ def test_what_differs_from_the_defaults_is_marked_with_the_line_that_sets_it():
     where = re.fullmatch(rf"{re.escape(str(QUICKSTART))} line (\d+); default: 20.0", marked["straggler_s"])
     assert where and lines[int(where[1]) - 1].startswith("straggler_s")
     wanted = {key for table in tomllib.loads(QUICKSTART.read_text()).values() for key in _leaves(table)}
-    assert marked.keys() - {"size"} <= wanted and {"lr", "window_share", "max_observation_bytes"} <= marked.keys()
+    assert (
+        marked.keys() - {"size"} <= wanted and {"scalar_lr", "window_share", "max_observation_bytes"} <= marked.keys()
+    )
     assert "concurrency" not in marked  # it is set, to what it would be anyway
 
 
@@ -134,7 +137,7 @@ def test_the_commands_print_what_was_found(capsys):
     assert tomllib.loads(capsys.readouterr().out)["groups"]["size"] == 4
     assert main(["config", str(QUICKSTART), "--json"]) == 0
     values = json.loads(capsys.readouterr().out)["values"]
-    assert values["trainer.optimizer.lr"]["differs"] and not values["rollouts.concurrency"]["differs"]
+    assert values["trainer.optimizer.scalar_lr"]["differs"] and not values["rollouts.concurrency"]["differs"]
     assert main(["train", str(QUICKSTART), "--explain", "groups.sise"]) == 42
 
 

@@ -60,7 +60,7 @@ def stream(chromium: Chromium, place: Path, seconds: float, rounds: int) -> dict
                 before = count()
                 heard.append(_share(process, seconds))
                 told += count() - before
-        served.http.delete(f"/api/work/{team['id']}")
+        served.http.delete("/".join(("/api/work", team["id"])))
     share = statistics.median(heard) - statistics.median(alone)
     return {
         "stream_cpu_share": round(share, 3), "agents_cpu_share": round(statistics.median(alone), 3),

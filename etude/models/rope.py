@@ -56,6 +56,12 @@ def _tables(width: int, theta: float, stretched: YarnConfig | BandsConfig | None
     return cos, sin
 
 
+def forget_tables() -> None:
+    """What a forward without values has left here would be no use to one with them, nor the other way round."""
+    _tables.cache_clear()
+    _on_device.cache_clear()
+
+
 def halves(x_NHC: Tensor) -> Tensor:
     """Channels stored as pairs (0, 1), (2, 3), … as they are turned: all firsts, then all seconds."""
     return x_NHC.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)

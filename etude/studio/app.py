@@ -128,9 +128,9 @@ async def serve(
                 mirror.close()
 
 
-def is_store(place: str) -> bool:
+def is_store(place: str | Path) -> bool:
     """Whether it names an object store, and no directory."""
-    return "://" in place
+    return "://" in str(place)
 
 
 def _mirror_of(url: str, config: StudioConfig) -> Mirror:

@@ -15,7 +15,7 @@ SPEC = SandboxSpec(files={"kept": b"k"}, resources=Resources(pids=48))
 async def outlived(box, attempt, snapshots=True):
     """Raises AssertionError where the sandbox lies, and any error but SandboxSpoiled where it fails."""
     await box.write_file("/tmp/on_process_one.py", PROGRAM.read_bytes())
-    result = await box.exec(f"exec python3 /tmp/on_process_one.py '{attempt}'", timeout_s=60)
+    result = await box.exec(f"exec python3 /tmp/on_process_one.py '{attempt}'", timeout_s=150)
     assert result.exit_code == ENDED, result
     try:
         await ordinary(box)

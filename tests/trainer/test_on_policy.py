@@ -81,7 +81,7 @@ def test_the_student_comes_nearer_on_its_own_sessions_and_a_second_command_goes_
     assert said["steps"] == 8 and said["played"] == 24 and said["tokens"] == sum(line["tokens"] for line in lines)
     found = [line["divergence"] for line in lines]
     assert found[0] > 0.1 and said["divergence"] == found[-1]
-    assert sum(found[-3:]) < 0.6 * sum(found[:3]), found
+    assert sum(found[-3:]) < 0.8 * sum(found[:3]), found
     assert pretrain(tmp_path / "b", student, "source.steps=5") == 0
     assert pretrain(tmp_path / "b", student, "source.steps=8") == 0
     assert lines_of(tmp_path / "b") == lines, "as if it had never stopped"

@@ -12,19 +12,18 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from etude.engine.cache_size import affordable, position_bytes
 from etude.engine.config import EngineConfig
-from etude.models.checkpoint import shape_of
 from etude.models.config import ModelConfig
-from etude.models.size import active_parameters, parameters_of
 from etude.rollouts.config import RunConfig
 from etude.rollouts.plan.machines import GIB, HERE, Machine
 from etude.rollouts.plan.rates import TrainerRate
 from etude.trainer.config import TrainerConfig
-from etude.trainer.mesh.counting import Link, Traffic, Work
-from etude.trainer.mesh.rehearsal import Rehearsal, rehearse
+
+if TYPE_CHECKING:  # torch: functions that need it import it
+    from etude.trainer.mesh.counting import Traffic, Work
+    from etude.trainer.mesh.rehearsal import Rehearsal
 
 ENGINE_BYTES = 10
 """Of a parameter in an engine of our own: as it is multiplied, as it came, and a version that is on its way."""
@@ -72,6 +71,8 @@ class DryRun:
 
     @property
     def _publishing(self) -> Work:
+        from etude.trainer.mesh.counting import Link, Traffic, Work
+
         everyone = tuple(range(self.config.processes))
         sent = self.rehearsal.version_share if self.config.mesh is not None else 0
         return Work(0, 0, 0, {Link("a version", everyone): Traffic(sent, 1)} if sent else {})
@@ -79,6 +80,8 @@ class DryRun:
     def links(self) -> dict[str, dict[str, Traffic]]:
         """What the first rank sends: of a piece, and beside its pieces of a step; by kind, and whether it stays within
         a computer."""
+        from etude.trainer.mesh.counting import Traffic
+
         found: dict[str, dict[str, Traffic]] = {}
         whole = {"a piece": self.rehearsal.piece, "a step": self.rehearsal.optimizer, "a version": self._publishing}
         for when, work in whole.items():
@@ -135,6 +138,8 @@ class DryRun:
         return f"use {math.prod(axes.values())} ranks: trainer.ranks = {{{table}}}"
 
     def as_json(self) -> dict[str, Any]:
+        from etude.models.size import active_parameters, parameters_of
+
         played = self.rehearsal
         return {
             "machine": self.machine.name, "ranks": self.config.processes, "parameters": parameters_of(self.model),
@@ -155,6 +160,9 @@ class DryRun:
 
 def dry_run(config: RunConfig, machine: Machine) -> DryRun:
     """Raises ConfigError where the model cannot be cut as the recipe says."""
+    from etude.models.checkpoint import shape_of
+    from etude.trainer.mesh.rehearsal import rehearse
+
     model = shape_of(config.model.path)
     played = rehearse(config.trainer, model)
     return DryRun(config.trainer, model, machine, played, _engines(config, model, machine))
@@ -162,6 +170,9 @@ def dry_run(config: RunConfig, machine: Machine) -> DryRun:
 
 def _engines(config: RunConfig, model: ModelConfig, machine: Machine) -> int:
     """Of those that share a rank's machine. Foreign ones have machines of their own; ours are processes of this one."""
+    from etude.engine.cache_size import affordable, position_bytes
+    from etude.models.size import parameters_of
+
     if not isinstance(config.engine, EngineConfig):
         return 0
     count = 1 if config.fleet.engines is None else config.fleet.engines
@@ -175,6 +186,8 @@ def _engines(config: RunConfig, model: ModelConfig, machine: Machine) -> int:
 
 def lines_of(run: DryRun) -> Iterator[str]:
     """What is said of a dry run, line by line."""
+    from etude.models.size import active_parameters, parameters_of
+
     played, rate = run.rehearsal, run.rate
     axes = run.config.mesh
     mesh = ", ".join(f"{axis} {size}" for axis, size in axes.items()) if axes else "each with all weights"

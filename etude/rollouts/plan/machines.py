@@ -13,14 +13,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
-import torch
 
 from etude.errors import ConfigError
 from etude.rollouts.plan.rates import least_squares
-from etude.trainer.mesh.counting import Link, Traffic, Work
+
+if TYPE_CHECKING:
+    from etude.trainer.mesh.counting import Link, Traffic, Work
 
 GIB = 2**30
 PRODUCTS, MEMORY, LINKS = 0.6, 0.7, 0.7
@@ -119,6 +121,8 @@ def this_computer(ranks: int = 1) -> Machine:
 
 def _products(size: int = 768) -> float:
     """Flop/s of one thread, in fp32, which its ranks compute in."""
+    import torch  # here alone: whoever only plans a run loads none of it
+
     threads, one = torch.get_num_threads(), torch.randn(size, size)
     torch.set_num_threads(1)
     try:

@@ -65,7 +65,8 @@ def prints_of(places: Sequence[Path]) -> frozenset[str]:
             found.update(_prints_below(place))
         elif place.is_file():
             with tempfile.TemporaryDirectory() as directory:
-                run_git("clone", "-q", "--", str(place.resolve()), "it", at=GitContext(cwd=Path(directory)))
+                at, bundles = GitContext(cwd=Path(directory)), {"GIT_ALLOW_PROTOCOL": "file"}
+                run_git("clone", "-q", "--", str(place.resolve()), "it", at=at, env=bundles)
                 found.update(_prints_below(Path(directory)))
         else:
             raise ConfigError(f"kept_out: {place} is not there; name directories or bundles of git")

@@ -25,6 +25,7 @@ from etude.kernels.torch_kernels import TORCH
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.models.experts import MixtureOfExperts
+from etude.models.rope import forget_tables
 from etude.records import Batch, Version
 from etude.trainer.config import TrainerConfig
 from etude.trainer.losses import shares_of
@@ -99,9 +100,11 @@ def _counted(config: TrainerConfig, model: ModelConfig) -> Generator[tuple[Train
 def _ranks(count: int) -> Generator[None]:
     """This process as the first of so many, of which there is no other."""
     dist.init_process_group("fake", rank=0, world_size=count, store=FakeStore())
+    forget_tables()
     try:
         yield
     finally:
+        forget_tables()
         dist.destroy_process_group()
 
 
