@@ -16,7 +16,7 @@ from etude.environments.leftovers import leftovers
 ROOT = Path(__file__).parents[2]
 SMALL = [
     "evaluation.per_rung=1", "evaluation.heldout_per_rung=0", "evaluation.real=false", "control.enabled=false",
-    "groups.size=4", "rollouts.groups_per_step=2", "rollouts.concurrency=16", "rollouts.rungs=[1, 3]",
+    "groups.size=4", "rollouts.groups_per_step=2", "rollouts.concurrency=16", "rollouts.rungs=[3, 6]",
 ]  # fmt: skip
 
 LOCKSTEP = (
