@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +25,7 @@ import numpy as np
 import torch
 from arms.figures import SETS, rates
 from arms.records import development_tasks, outcomes_of
-from arms.training import QUIET, ROOT
+from arms.training import QUIET, run
 from playing import RECIPE, recipe, solved_tasks
 
 from etude.bench.html import figure
@@ -118,14 +116,7 @@ def play(place: Place, minutes: float, start: Path | None, per_rung: int) -> dic
     study = STUDIES[place.study]
     sets = [*QUIET, f"seed={place.seed}", f"rollouts.max_minutes={minutes}", *study.common]
     sets += [f"model.path={json.dumps(str(start))}"] if start is not None else []
-    sets = [each for each in sets if study.recipe == RECIPE or not each.startswith(("control.", "evaluation.real"))]
-    sets += study.settings[place.setting]
-    command = [sys.executable, "-m", "etude.cli.main", "train", str(study.recipe), "--out", str(place.directory)]
-    resume = ["--resume"] if (place.directory / "recipe.json").exists() else []
-    overrides = [part for each in sets for part in ("--set", each)]
-    if subprocess.run([*command, "--json", *overrides, *resume], cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
-        raise SystemExit(f"{place.directory}: the run failed; what it said is above, and this command goes on with it")
-    training = json.loads((place.directory / "training.json").read_text())
+    training = run(study.recipe, place.directory, [*sets, *study.settings[place.setting]])
     steps = [line for line in rows(place.directory / "metrics.jsonl") if line["kind"] == "step"]
     late = steps[-max(1, len(steps) // 4) :]
     shown = {name: _mean([line[name] for line in late if name in line]) for name in study.shows}

@@ -160,15 +160,20 @@ def _sft_rl(plan: Plan, seed: int, directory: Path) -> Trained:
 
 def _reinforced(plan: Plan, seed: int, directory: Path, model: Path, minutes: float, changes: Iterable[str]) -> Trained:
     sets = [f"seed={seed}", f"model.path={json.dumps(str(model))}", f"rollouts.max_minutes={minutes}", *QUIET]
-    overrides = [part for each in (*sets, *plan.of("all"), *changes) for part in ("--set", each)]
-    resume = ["--resume"] if (directory / "recipe.json").exists() else []
-    command = [sys.executable, "-m", "etude.cli.main", "train", str(RECIPE), "--out", str(directory), "--json"]
-    if subprocess.run([*command, *overrides, *resume], cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
-        raise SystemExit(f"{directory}: the run failed; what it said is above, and this command goes on with it")
-    training = json.loads((directory / "training.json").read_text())
+    training = run(RECIPE, directory, [*sets, *plan.of("all"), *changes])
     last = Checkpoint(directory / "model", training["cpu_s"], training["rollouts"])
     notes = {name: training[name] for name in ("steps", "wall_s", "samples_per_s", "trainer_busy", "engine_busy")}
     return Trained(last, tuple(_versions(plan.config(seed), directory, training)), notes)
+
+
+def run(recipe: Path, directory: Path, sets: Iterable[str]) -> dict[str, Any]:
+    """A run of a recipe with these overrides, or the rest of it; returns its training.json."""
+    overrides = [part for each in sets for part in ("--set", each)]
+    resume = ["--resume"] if (directory / "recipe.json").exists() else []
+    command = [sys.executable, "-m", "etude.cli.main", "train", str(recipe), "--out", str(directory), "--json"]
+    if subprocess.run([*command, *overrides, *resume], cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
+        raise SystemExit(f"{directory}: the run failed; what it said is above, and this command goes on with it")
+    return json.loads((directory / "training.json").read_text())
 
 
 def _versions(config: RunConfig, directory: Path, training: dict[str, Any]) -> Iterable[Checkpoint]:

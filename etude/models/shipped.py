@@ -1,7 +1,6 @@
 """Where models are: the small one that comes with Etude, and those that users name.
 
-Owns `shipped_model`, and `model_at` for one that a user names. A wheel holds the small one inside the package, a clone
-beside it, so commands find it in any directory. Loads nothing.
+Owns `shipped_model`, and `model_at` for one that a user names. Loads nothing.
 """
 
 from __future__ import annotations
@@ -9,16 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from etude.errors import ConfigError
+from etude.host.shipped import shipped_at
 from etude.models.files import fault_of
-
-_NAME = "etude-tiny"
-_PACKAGE = Path(__file__).parents[1]
 
 
 def shipped_model() -> Path:
     """The checkpoint's directory."""
-    in_wheel = _PACKAGE / "shipped" / _NAME
-    return in_wheel if in_wheel.is_dir() else _PACKAGE.parent / "models" / _NAME
+    return shipped_at("etude-tiny")
 
 
 def model_at(directory: Path) -> Path:

@@ -14,13 +14,13 @@ import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import ConfigError
+from etude.host.shipped import shipped_at
 from etude.search.base import Vectors
 from etude.search.content import Piece
 from etude.search.words import words_of
@@ -28,8 +28,6 @@ from etude.search.words import words_of
 File = tuple[Sequence[Piece], Sequence[str]]
 """Pieces, and the lines of the file that they are of."""
 FULL = 127
-_NAME = "etude-embedder"
-_PACKAGE = Path(__file__).parents[1]
 
 
 class Embedder(Protocol):
@@ -107,9 +105,8 @@ _AT_ONCE = 1 << 14
 
 @cache
 def shipped() -> Table:
-    """The one that comes with Etude: a wheel holds it inside the package, a clone beside it."""
-    in_wheel = _PACKAGE / "shipped" / _NAME
-    path = (in_wheel if in_wheel.is_dir() else _PACKAGE.parent / "models" / _NAME) / "table.npz"
+    """The one that comes with Etude."""
+    path = shipped_at("etude-embedder") / "table.npz"
     try:
         return Table(path.read_bytes(), str(path))
     except OSError as error:

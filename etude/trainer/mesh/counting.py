@@ -22,6 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from etude.trainer.mesh.sharding import here
+
 GATHERED, GRADIENTS, LOGITS, ROUTES, ACTIVATIONS = "gathered", "gradients", "logits", "routes", "activations"
 
 
@@ -104,24 +106,23 @@ class Counting(TorchDispatchMode):
         super().__exit__(exc_type, exc_val, exc_tb)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        function = func
         if DTensor in types:
             return NotImplemented  # what it does to this rank's part is seen next
         kwargs = kwargs or {}
-        if function.namespace == "prim":
-            return function(*args, **kwargs)
-        fused = "fused_adamw" in function.__name__  # torch has it for tensors with values alone
-        out = None if fused else function(*args, **kwargs)
+        if func.namespace == "prim":
+            return func(*args, **kwargs)
+        fused = "fused_adamw" in func.__name__  # torch has it for tensors with values alone
+        out = None if fused else func(*args, **kwargs)
         given, made = _tensors((args, kwargs)), _tensors(out)
         for tensor in made:
             self._add(tensor.untyped_storage(), self._kind_of(tensor))
-        self._calls += not function.is_view
-        if function.namespace in ("c10d", "_c10d_functional"):
-            self._exchanged(function, args, given, made)
-        elif not function.is_view:
+        self._calls += not func.is_view
+        if func.namespace in ("c10d", "_c10d_functional"):
+            self._exchanged(func, args, given, made)
+        elif not func.is_view:
             self._touched += sum(each.numel() * each.element_size() for each in (*given, *made))
-            self._flops += _flops(function, args, kwargs, out)
-        if function.namespace == "fsdp":
+            self._flops += _flops(func, args, kwargs, out)
+        if func.namespace == "fsdp":
             self.tag(GATHERED, (*made, *_tensors(kwargs.get("out"))))
         return out
 
@@ -130,7 +131,7 @@ class Counting(TorchDispatchMode):
     def tag(self, kind: str, tensors: Iterable[Tensor]) -> None:
         """Say what these are."""
         for tensor in tensors:
-            self._add(_local(tensor).untyped_storage(), kind, known=True)
+            self._add(here(tensor).untyped_storage(), kind, known=True)
 
     def _kind_of(self, tensor: Tensor) -> str:
         if tensor.dim() == 3 and tuple(tensor.shape[1:]) == self._routes:
@@ -192,10 +193,6 @@ class Counting(TorchDispatchMode):
 
     def _kind(self, tensor: Tensor) -> str:
         return self._sizes.get(tensor.untyped_storage()._cdata, ("", 0))[0]
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _tensors(of: Any) -> list[Tensor]:
