@@ -183,6 +183,17 @@ def test_a_timeline_and_tokens_are_walked_by_keyboard(tab, shown):
     expect(about).to_contain_text("\u22120.500")
 
 
+def test_a_key_counts_from_the_moment_its_page_is_seen(tab, shown):
+    tab.go(f"/run/{shown.id('first')}/step/1")
+    tab.in_page("""() => new MutationObserver((_, seen) => {
+        if (document.querySelector('h1')?.textContent !== 'g1/1') return;
+        seen.disconnect();
+        document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '2', bubbles: true }));
+    }).observe(document.body, { childList: true, subtree: true, characterData: true })""")
+    tab.in_page(f"() => {{ location.hash = '/run/{shown.id('first')}/trajectory/g1~1' }}")
+    expect(tab.page.get_by_role("tab", name="Tokens")).to_have_attribute("aria-selected", "true")
+
+
 @pytest.mark.parametrize("part", ["turns", "files", "verifier", "findings", "task"])
 def test_hostile_content_is_only_ever_text(tab, shown, part):
     tab.go(f"/run/{shown.id('first')}/trajectory/h1~0?tab={part}")

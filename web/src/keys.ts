@@ -1,6 +1,6 @@
 // What the keyboard does. Owns the table of keys: a page adds its own while it is shown, and the help lists what holds now.
 // Nothing here fires while somebody types into a field.
-import { useEffect } from 'preact/hooks';
+import { useLayoutEffect } from 'preact/hooks';
 import { signal } from '@preact/signals';
 
 export interface Key {
@@ -16,7 +16,8 @@ let timer: ReturnType<typeof setTimeout> | undefined;
 
 /** Holds these keys while the component is shown. `on` says what they close over. */
 export function useKeys(keys: Key[], on: unknown[]): void {
-  useEffect(() => {
+  // with what is drawn, not after it: a busy machine lets a key be pressed in between
+  useLayoutEffect(() => {
     held.value = [...held.value, ...keys];
     return () => {
       held.value = held.value.filter((each) => !keys.includes(each));
