@@ -50,6 +50,13 @@ class Decoder(Layer):
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.further = FurtherToken(config) if config.further_token else None
         self.head = None if config.tie_embeddings else nn.Linear(config.width, config.vocab_size, bias=False)
+        self.computes_in: torch.dtype | None = None
+        """What blocks compute in, whatever the weights are kept in; None: in that. Routers and logits stay in fp32. The
+        exact kernels know fp32 alone."""
+
+    def _embedded(self, token_ids_N: Tensor) -> Tensor:
+        x_ND = self.embed(token_ids_N)
+        return x_ND if self.computes_in is None else x_ND.to(self.computes_in)
 
     def forward(
         self,
@@ -63,7 +70,7 @@ class Decoder(Layer):
         """`replay_NLK` forces experts, plausible ones (see `MixtureOfExperts`); -1 leaves the router's own choice. With
         `recompute` a backward keeps only what goes into each block, and computes the block once more.
         """
-        x_ND = self.embed(token_ids_N)
+        x_ND = self._embedded(token_ids_N)
         rope = rope_tables(positions_N, self.config, self.kernels)
         done: list[Routed] = []
         for block in self.blocks:
@@ -99,7 +106,7 @@ class Decoder(Layer):
         """
         assert self.further is not None
         return self.further(
-            self.embed(next_ids_N), hidden_ND, rope_tables(positions_N, self.config, self.kernels), attention
+            self._embedded(next_ids_N), hidden_ND, rope_tables(positions_N, self.config, self.kernels), attention
         )
 
     def further_logits(self, hidden_MD: Tensor) -> Tensor:

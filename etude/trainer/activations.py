@@ -57,13 +57,15 @@ def by_rows(
     return tuple(map(torch.cat, zip(*parts, strict=True)))
 
 
-def recomputes_blocks(config: ModelConfig, tokens: int) -> bool:
-    """Whether the blocks would keep more of so many tokens than they may."""
+def recomputes_blocks(config: ModelConfig, tokens: int, frozen: int = 0) -> bool:
+    """Whether the blocks would keep more of so many tokens than they may. Below the first that is trained, `frozen`
+    many, they keep nothing.
+    """
     heads = (config.heads + config.kv_heads) * config.head_width
     kept = sum(
         6 * config.width
         + 4 * heads
         + 4 * (config.experts_per_token * config.expert_width if config.routes(layer) else config.dense_width)
-        for layer in range(config.layers)
+        for layer in range(frozen, config.layers)
     )
     return 4 * tokens * kept > BLOCKS_BYTES

@@ -258,6 +258,8 @@ RanksChoice = Annotated[
 ]
 """Ranks that hold all weights each, or the axes of a mesh; an error is said of the one that was meant."""
 _FROZEN = r"^(embeddings|head|norms|routers|attention|dense|experts|(-?\d+)?:(-?\d+)?)$"
+Frozen = tuple[Annotated[str, Field(pattern=_FROZEN)], ...]
+"""What is not trained, as in `TrainerConfig.frozen`."""
 
 
 class TrainerConfig(Config):
@@ -280,7 +282,7 @@ class TrainerConfig(Config):
     """Train low-rank adapters in place of the weights (LoRA, arXiv 2106.09685), by the kind of their matrices: the rank
     of each. `{attention = 8, dense = 8}` leaves experts as they are. A version then holds the adapters alone, and
     engines serve them merged. None: the weights themselves are trained."""
-    frozen: tuple[Annotated[str, Field(pattern=_FROZEN)], ...] = ()
+    frozen: Frozen = ()
     """What no step may move: `embeddings` (with a head that is tied to them), `head`, `norms`, `routers`, `attention`,
     `dense` and `experts` for what is called so in all layers, and layers as Python's slices: `:22` the first 22, `:-8`
     all but the last 8. With `lora` all but the adapters is frozen anyway: it then takes layers alone."""

@@ -149,6 +149,8 @@ def learn(config: WarmStartConfig, documents: Sequence[Document], directory: Pat
             tokens_per_step=config.tokens_per_step,
             warmup_steps=10,
             observation_weight=0.0,
+            frozen=config.frozen,
+            format=config.format,
         ),
         {"sessions": ShuffledSource(documents, config.seed)},
         decoder,

@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -21,15 +21,17 @@ from pydantic import Field, model_validator
 from etude.config import Config
 from etude.durable import append_whole, write_whole
 from etude.errors import CheckpointError, ConfigError
-from etude.kernels.choice import of_process
+from etude.kernels.choice import Placement, of_process
+from etude.kernels.torch_kernels import TORCH
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.trainer.clipping import GradientClip
-from etude.trainer.config import OptimizerConfig
+from etude.trainer.config import Frozen, OptimizerConfig
 from etude.trainer.documents import Document, Mixture, Source
 from etude.trainer.figures import read
 from etude.trainer.optimizers import build_optimizer
 from etude.trainer.supervised import nll, supervised_loss
+from etude.trainer.trained import left_to_train
 
 
 class Stage(Config):
@@ -53,6 +55,10 @@ class ScheduleConfig(Config):
     """Weight of the loss of the token after the next, for a model with `further_token`; 0 leaves it out."""
     gradient_clip: float = Field(4.0, gt=1)
     """As `TrainerConfig.gradient_clip`."""
+    frozen: Frozen = ()
+    """As `TrainerConfig.frozen`: `["embeddings", ":-8"]` trains the last 8 layers, and costs a third of the whole."""
+    format: Literal["fp32", "bf16"] = "fp32"
+    """What blocks compute in; weights, gradients and the optimizer's state are fp32."""
     threads: int = 1
     checkpoint_every: int = 200
     """Steps. What is held out is measured as often."""
@@ -87,7 +93,11 @@ class Midtraining:
         wanted = {name for stage in config.stages for name in stage.mixture}
         if absent := sorted(wanted - sources.keys()):
             raise ConfigError(f"midtraining.stages: no source {absent[0]}; there are {', '.join(sorted(sources))}")
-        self.optimizer = build_optimizer(self.decoder.named_parameters(), config.optimizer, self.decoder.placement)
+        if config.format == "bf16":
+            self.decoder.place(Placement(TORCH, self.decoder.placement.device))
+            self.decoder.computes_in = torch.bfloat16
+        trained = left_to_train(self.decoder, config.frozen)
+        self.optimizer = build_optimizer(trained.items(), config.optimizer, self.decoder.placement)
         self.clip = GradientClip(config.gradient_clip)
         self.mixture = Mixture(sources, config.seed)
         self.step_count = 0

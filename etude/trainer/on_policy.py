@@ -48,6 +48,7 @@ from etude.trainer.documents import document_of, taken_together
 from etude.trainer.lessons import Made, Tasks, sandboxes
 from etude.trainer.midtraining import cut_log
 from etude.trainer.optimizers import build_optimizer
+from etude.trainer.trained import left_to_train
 
 if TYPE_CHECKING:
     from etude.trainer.warm_start import WarmStartConfig
@@ -86,7 +87,8 @@ class DistillationStart:
                 f"source.teacher: {source.teacher} has other tokens than {config.model}, and they are compared token "
                 'by token; serve it with `etude serve`, and take kind = "teacher"'
             )
-        self.optimizer = build_optimizer(self.student.named_parameters(), config.optimizer, self.student.placement)
+        trained = left_to_train(self.student, config.frozen)
+        self.optimizer = build_optimizer(trained.items(), config.optimizer, self.student.placement)
         self.clip = GradientClip(_MOST_GRADIENT)
         self.step, self.counts, self.divergence = 0, Counter[str](), 0.0
 

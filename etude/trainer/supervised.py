@@ -48,7 +48,9 @@ def supervised_loss(
     packed = _packed(decoder, documents)
     ids, positions, sampled, positions_N, attention = packed[:5]
     weights = np.where(sampled, np.float32(1), np.float32(observation_weight)) * (positions > 0)
-    output = decoder(ids, positions_N, attention, recompute=recomputes_blocks(decoder.config, len(ids)))
+    output = decoder(
+        ids, positions_N, attention, recompute=recomputes_blocks(decoder.config, len(ids), _frozen_blocks(decoder))
+    )
     predicts = np.flatnonzero(weights[1:] > 0)
     losses = _cross_entropies(decoder, decoder.logits, output.hidden_ND, ids, predicts, 1)
     own, targets = _put(weights[predicts + 1], ids), _put(np.flatnonzero(sampled[predicts + 1]), ids)
@@ -68,6 +70,12 @@ def supervised_loss(
     if routed is not None:
         total = total + balance * load_balance(Routing(routed.experts_NK[:, None], routed.scores_NE[:, None]))
     return SupervisedLosses(total + further_weight * further, next_token, further.detach(), by_source)
+
+
+def _frozen_blocks(decoder: Decoder) -> int:
+    """How many of the first keep nothing for a backward, as neither they nor what goes into them is trained."""
+    trained = [any(each.requires_grad for each in part.parameters()) for part in (decoder.embed, *decoder.blocks)]
+    return max(0, [*trained, True].index(True) - 1)
 
 
 @torch.no_grad()

@@ -235,8 +235,16 @@ class Trained:
         return bits | {name: base.view(torch.uint16).cpu().numpy() for name, base in self._base.items()}
 
 
+def left_to_train(decoder: Decoder, frozen: Collection[str]) -> dict[str, nn.Parameter]:
+    """Freeze what entries of `frozen` name; returns the rest."""
+    named = dict(decoder.named_parameters())
+    for name in frozen_by(named, frozen):
+        named.pop(name).requires_grad_(False)
+    return named
+
+
 def frozen_by(named: Mapping[str, Tensor], frozen: Collection[str]) -> set[str]:
-    """The parameters that entries of `trainer.frozen` name. Raises ConfigError for one that names none, and where none
+    """The parameters that entries of `frozen` name. Raises ConfigError for one that names none, and where none
     is left to train.
     """
     found: set[str] = set()
@@ -245,10 +253,10 @@ def frozen_by(named: Mapping[str, Tensor], frozen: Collection[str]) -> set[str]:
         blocks = range(layers)[slice(*(int(end) if end else None for end in entry.split(":")))] if ":" in entry else ()
         its = {name for name in named if kind_of(name) == entry or layer_of(name) in blocks}
         if not its:
-            raise ConfigError(f"trainer.frozen: {entry!r} is nothing of this model of {layers} layers; leave it out")
+            raise ConfigError(f"frozen: {entry!r} is nothing of this model of {layers} layers; leave it out")
         found |= its
     if found >= {name for name in named if not name.startswith("further.")}:
-        raise ConfigError("trainer.frozen: nothing is left to train; freeze less")
+        raise ConfigError("frozen: nothing is left to train; freeze less")
     return found
 
 

@@ -37,7 +37,7 @@ from etude.plugins import named
 from etude.records import Limits, Task
 from etude.tasks.expert import ExpertConfig
 from etude.tasks.trail_expert import TrailExpertConfig
-from etude.trainer.config import OptimizerConfig
+from etude.trainer.config import Frozen, OptimizerConfig
 from etude.trainer.demonstrations import record
 from etude.trainer.documents import Document, document_of
 from etude.trainer.lessons import Made, Tasks, learn
@@ -99,13 +99,17 @@ class WarmStartConfig(Config):
     tokens: int = 1_000_000
     """To train on: all segments of all sessions, over and over; in each round where there are rounds."""
     tokens_per_step: int = 4096
+    frozen: Frozen = ()
+    format: Literal["fp32", "bf16"] = "fp32"
+    """Both as `ScheduleConfig` has them."""
     threads: int = 1
     """Of the arithmetic. Two wait for each other in a small model; in one of 100 million parameters they help."""
 
     def idle(self) -> dict[str, str]:
         found = dict.fromkeys(("family", "rungs"), "with directories") if self.directories else {}
         distils = isinstance(self.source, DistillationSource)
-        return found | ({"tokens": "with a source that has steps"} if distils else {})
+        beside = {"tokens": "with a source that has steps", "format": "where the model that is trained plays, too"}
+        return found | (beside if distils else {})
 
     @model_validator(mode="after")
     def _playable(self) -> WarmStartConfig:
@@ -122,7 +126,7 @@ class WarmStartConfig(Config):
         hashed: Sequence[str] = _HASHED
         source: Made = self.source.model_dump(mode="json")
         if isinstance(self.source, TeacherSource):
-            silent |= {"sessions", "optimizer", "tokens", "tokens_per_step"}
+            silent |= {"sessions", "optimizer", "tokens", "tokens_per_step", "frozen", "format"}
             hashed = tuple(suffix for suffix in _HASHED if suffix != ".safetensors")
             asked = self.source.endpoint.model_dump(mode="json", exclude={"key_env", "key_file", "headers", "attempts"})
             source = {"kind": "teacher", "endpoint": asked, "reasoning_tokens": self.source.reasoning_tokens}

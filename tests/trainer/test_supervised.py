@@ -89,6 +89,35 @@ def test_midtraining_learns_and_resumes_as_if_it_had_never_stopped(tmp_path):
     assert second.clip.state_dict() == straight.clip.state_dict(), "13 of these 16 norms are of its own life"
 
 
+def test_what_is_frozen_stays_and_the_rest_learns(tmp_path):
+    run = Midtraining(config(frozen=("embeddings", ":1")), {"a": ShuffledSource(documents(), 0)})
+    before = {name: each.detach().clone() for name, each in run.decoder.named_parameters()}
+    losses = [run.step()["said_loss"] for _ in range(12)]
+    moved = {name for name, each in run.decoder.named_parameters() if not torch.equal(each, before[name])}
+    assert {name.partition(".")[0] for name in moved} == {"blocks", "norm"}
+    assert not any(name.startswith("blocks.0.") for name in moved)
+    assert losses[-1] < losses[0]
+    run.save(tmp_path / "state.pt")
+    again = Midtraining(config(frozen=("embeddings", ":1")), {"a": ShuffledSource(documents(), 0)})
+    again.load(tmp_path / "state.pt")
+    assert again.step() == run.step()
+
+
+def test_in_bf16_blocks_compute_and_all_else_is_fp32():
+    wide, narrow = (
+        Midtraining(config(format=each), {"a": ShuffledSource(documents(), 0)}) for each in ("fp32", "bf16")
+    )
+    seen = []
+    narrow.decoder.blocks[1].register_forward_hook(lambda module, given, said: seen.append(said[0].dtype))
+    losses = [(wide.step()["said_loss"], narrow.step()["said_loss"]) for _ in range(12)]
+    assert set(seen) == {torch.bfloat16}
+    assert losses[0] != pytest.approx(losses[0][::-1], rel=1e-6), "or nothing was rounded"
+    assert [narrow for _, narrow in losses] == pytest.approx([wide for wide, _ in losses], rel=0.02)
+    assert losses[-1][1] < 0.9 * losses[0][1]
+    assert {each.dtype for each in narrow.decoder.parameters()} == {torch.float32}
+    assert narrow.decoder.logits(torch.zeros(1, MODEL.width, dtype=torch.bfloat16)).dtype == torch.float32
+
+
 def test_pretrain_logs_and_a_torn_checkpoint_is_named(tmp_path):
     run = pretrain(config(), {"a": ShuffledSource(documents(), 0)}, tmp_path)
     assert run.tokens >= 2560
