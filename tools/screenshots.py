@@ -57,7 +57,7 @@ class Camera:
 
 def addresses(served: Studio) -> Iterator[tuple[str, str]]:
     """Every page about runs, by a name for its picture."""
-    runs = served.get("/runs")["runs"]
+    runs = [served.get(f"/runs/{each['id']}") for each in served.get("/runs")["runs"]]  # with what their archives have
     run = max(runs, key=lambda each: (each["trajectories"] or 0, each["steps"]))
     id = run["id"]
     yield from (("runs", "/runs"), ("live", f"/run/{id}"), ("recipe", f"/run/{id}?tab=recipe"))

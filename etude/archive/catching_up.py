@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -34,14 +35,18 @@ _INSERT = (
 _OF_GROUP = "id IN (SELECT id FROM fates WHERE group_id = ?)"
 
 
-def catch_up(connection: sqlite3.Connection, run: Path, directory: Path) -> int:
-    """Put all that is there into the index; only for who fills it (`Index.filling`). Returns how many frames it was."""
+def catch_up(connection: sqlite3.Connection, run: Path, directory: Path, stopping: threading.Event) -> int:
+    """Put all that is there into the index; only for who fills it (`Index.filling`). Returns how many frames it was.
+    Once it is `stopping` it ends after the batch in hand; the next one goes on from there.
+    """
     filler = _Filler(connection, directory)
     with filler.batch():
         filler.forget_gone()
     count = 0
     for number, path in chunks(directory).items():
         for batch in _batches(filler.unseen(number, path)):
+            if stopping.is_set():
+                return count
             with filler.batch():
                 for frame in batch:
                     filler.take(number, frame)

@@ -72,13 +72,15 @@ class GroupRows:
 class ArchiveReader:
     """Of one run. Close it, or use it as a context manager."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, fill: bool = True) -> None:
         """`run` is the run's directory. What is there by now is in the index when this returns, unless another process
-        fills it just then. A run without an archive has no rows.
+        fills it just then; without `fill`, what an index has already. A run without an archive has no rows.
         """
         self.run, self.directory = run, run / ARCHIVE
         self._index, self._opening = Index(self.directory), threading.Lock()
-        self.refresh()
+        self._stopping = threading.Event()
+        if fill:
+            self.refresh()
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
@@ -93,9 +95,19 @@ class ArchiveReader:
 
         def fill() -> int:
             with self._index.filling(FILL_S if wait else 0.0) as connection:
-                return 0 if connection is None else catch_up(connection, self.run, self.directory)
+                return 0 if connection is None else catch_up(connection, self.run, self.directory, self._stopping)
 
         return self._sound(fill)
+
+    def behind(self) -> int:
+        """Bytes of the chunks that `refresh` has still to look at."""
+        scanned = {row[0]: row[1] for row in self._asked("SELECT number, max(scanned, size) FROM chunks", [])}
+        sizes = {number: path.stat().st_size for number, path in chunks(self.directory).items() if path.exists()}
+        return sum(max(0, size - scanned.get(number, 0)) for number, size in sizes.items())
+
+    def stop(self) -> None:
+        """Who fills the index ends soon, in whichever thread; what is in it by then stands."""
+        self._stopping.set()
 
     def trajectories(
         self, chosen: Filter = _NONE, order: str = "-kept", after: str | None = None, limit: int = 50

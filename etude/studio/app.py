@@ -104,6 +104,8 @@ async def serve(
 
         async def drain() -> None:
             routes.stopping.set()
+            runs.stop()
+            archives.stop()
             try:
                 async with asyncio.timeout(config.drain_s + scaled(END_S)):
                     if work is not None:

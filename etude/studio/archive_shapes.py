@@ -29,6 +29,8 @@ class Count:
     """How many there are."""
 
     count: int
+    filling: bool
+    """There are more: the archive's index is being filled, and this is what it has by now."""
 
 
 @dataclass(frozen=True)

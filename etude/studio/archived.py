@@ -94,7 +94,12 @@ class ArchiveRoutes:
     @answers(Operation(f"{ALL}/count", "get", "How many there are", parameters=_CHOSEN, answer=Count))
     async def counted(self, request: Request) -> Response:
         chosen = _filter(request)
-        return reply(await self._read(request, lambda reader, run: Count(reader.count(chosen))))
+
+        def counted(reader: ArchiveReader, run: Run) -> Count:
+            filling = self._archives.is_filling(run)  # asked first: when it says no, all are counted
+            return Count(reader.count(chosen), filling)
+
+        return reply(await self._read(request, counted))
 
     @answers(
         Operation(
@@ -272,7 +277,13 @@ class ArchiveRoutes:
     async def _read(self, request: Request, read: Callable[[ArchiveReader, Run], T]) -> T:
         """What a reader says of the run that the request names, beside the event loop."""
         run = self._runs.run(request.path_params["run"])
-        return await asyncio.to_thread(lambda: read(self._archives.reader(run), run))
+        try:
+            return await asyncio.to_thread(lambda: read(self._archives.reader(run), run))
+        except Refused as error:
+            if error.kind != "not_found" or not self._archives.is_filling(run):
+                raise
+            said = f"{error} by now; its index is being filled, so ask again in a while"
+            raise Refused("busy", said, retry_after_s=5) from None
 
 
 def _filter(request: Request) -> Filter:

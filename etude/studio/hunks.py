@@ -7,6 +7,7 @@ hunk is known by the commit and its place, so that one which has changed meanwhi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -19,9 +20,12 @@ from etude.studio.archive_shapes import Hunk
 from etude.studio.diffs import hunk_of, is_binary
 
 _RAW = ("-r", "-z", "--no-renames", "--no-ext-diff", "--no-textconv")
-_MOST_FILES, _MOST_BYTES, _MOST_PAIRS = 10_000, 8 << 20, 4_000_000
+_MOST_FILES, _MOST_PAIRS = 10_000, 4_000_000
 _SHOWN_BYTES = 512 << 10
+_PAGE_BYTES = 1 << 20
+"""Of the contents of a page of files, before and after."""
 Blocks = list[tuple[int, int, int, int]]
+Sides = tuple[bytes | None, bytes | None]
 
 
 @dataclass(frozen=True)
@@ -53,35 +57,64 @@ async def entries_of(repository: Repository, start: str, commit: str) -> list[En
         old_mode, new_mode, old, new, status = about.removeprefix(b":").split(b" ")
         found.append(Entry(path, status.decode(), (old_mode, new_mode), (old.decode(), new.decode())))
     if len(found) > _MOST_FILES:
-        raise ConfigError(f"{len(found)} files changed, more than {_MOST_FILES} that can be looked at one by one")
+        said = f"{len(found)} files changed, more than the {_MOST_FILES} that can be looked at one by one"
+        raise ConfigError(f"{said}: end the team, and bring all of it: `etude agent --results`, then `--apply N`")
     return found
 
 
 async def changes_of(repository: Repository, start: str, commit: str, first: int, most: int) -> list[ChangedFile]:
-    """Files from the number `first` on, with their hunks."""
-    entries = await entries_of(repository, start, commit)
-    return [await _changed(repository, each) for each in entries[first : first + most]]
+    """Files from the number `first` on, with their hunks: `most` of them, or fewer that are long; none after the
+    last."""
+    entries = (await entries_of(repository, start, commit))[first : first + most]
+    contents = await _contents(repository, entries)
+    some: list[tuple[Entry, Sides]] = []
+    left = _PAGE_BYTES
+    for entry in entries:
+        sides = _sides(entry, contents)
+        left -= sum(len(side or b"") for side in sides)
+        if left < 0 and some:
+            break
+        some.append((entry, sides))
+    return await asyncio.to_thread(lambda: [_changed(entry, *sides) for entry, sides in some])
 
 
-async def _changed(repository: Repository, entry: Entry) -> ChangedFile:
-    before, after = await _sides(repository, entry)
+def _changed(entry: Entry, before: bytes | None, after: bytes | None) -> ChangedFile:
     path = _name(entry)
     binary = is_binary(FileChange(path, before, after))
     return ChangedFile(path, entry.status, binary, [] if binary else _hunks(before, after))
 
 
-async def _sides(repository: Repository, entry: Entry) -> tuple[bytes | None, bytes | None]:
+async def _contents(repository: Repository, entries: Sequence[Entry]) -> dict[str, bytes]:
+    """By their names, all objects that can be shown: two runs of git, however many these are."""
+    names = list(dict.fromkeys(name for each in entries for name in _readable(each)))
+    if not names:
+        return {}
+    sizes = (await repository.git("cat-file", "--batch-check=%(objectsize)", given=_listed(names))).split()
+    short = [name for name, size in zip(names, sizes, strict=True) if int(size) <= _SHOWN_BYTES]
+    said = await repository.git("cat-file", "--batch", given=_listed(short)) if short else b""
+    found, at = dict[str, bytes](), 0
+    for name in short:
+        begins = said.index(b"\n", at) + 1
+        at = begins + int(said[at:begins].split()[2])
+        found[name] = said[begins:at]
+        at += 1
+    return found
+
+
+def _listed(names: Sequence[str]) -> bytes:
+    return "".join(f"{name}\n" for name in names).encode()
+
+
+def _readable(entry: Entry) -> list[str]:
+    """The objects that are of a file, before and after."""
+    sides = zip(entry.modes, entry.objects, strict=True)
+    return [name for mode, name in sides if name.strip("0") and mode.startswith(b"10")]
+
+
+def _sides(entry: Entry, contents: Mapping[str, bytes]) -> Sides:
     """The contents; of what is no file, or is too long to be shown, as if it were binary."""
-    sides: list[bytes | None] = []
-    for mode, name in zip(entry.modes, entry.objects, strict=True):
-        if not name.strip("0"):
-            sides.append(None)
-        elif not mode.startswith(b"10"):
-            sides.append(b"\0")
-        else:
-            size = int(await repository.line("cat-file", "-s", name))
-            sides.append(await repository.git("cat-file", "blob", name) if size <= _SHOWN_BYTES else b"\0")
-    return sides[0], sides[1]
+    before, after = (contents.get(name, b"\0") if name.strip("0") else None for name in entry.objects)
+    return before, after
 
 
 def _lines(side: bytes | None) -> list[bytes]:
@@ -105,16 +138,23 @@ def _hunks(before: bytes | None, after: bytes | None) -> list[Hunk]:
 
 
 async def chosen_of(
-    repository: Repository, start: str, commit: str, chosen: Mapping[str, Sequence[int] | None], message: str
+    repository: Repository,
+    start: str,
+    commit: str,
+    chosen: Mapping[str, Sequence[int] | None],
+    rest: bool,
+    message: str,
 ) -> str:
-    """A commit on `start` with only what was chosen: of each path all of it (None), or the hunks of these numbers.
-    Raises Refused for a path or a hunk that is not there."""
+    """A commit on `start` with only what was chosen: of each path all of it (None), or the hunks of these numbers. With
+    `rest`, all of each path that is not named too. Raises Refused for a path or a hunk that is not there."""
     entries = {_name(each): each for each in await entries_of(repository, start, commit)}
+    if unknown := [path for path in chosen if path not in entries]:
+        raise Refused("invalid", f"files: {unknown[0][:200]!r} was not changed; ask for the changes again")
+    others = dict.fromkeys(entries.keys() - chosen.keys()) if rest else {}
     lines = b""
-    for path, numbers in chosen.items():
-        if path not in entries:
-            raise Refused("invalid", f"files: {path[:200]!r} was not changed; ask for the changes again")
-        lines += await _staged(repository, entries[path], numbers)
+    for path, numbers in {**others, **chosen}.items():
+        if numbers is None or len(numbers):
+            lines += await _staged(repository, entries[path], numbers)
     return await repository.commit_with(start, lines, message)
 
 
@@ -126,7 +166,7 @@ async def _staged(repository: Repository, entry: Entry, numbers: Sequence[int] |
     """A line for git's index."""
     mode, name = entry.modes[1], entry.objects[1]
     if numbers is not None:
-        before, after = await _sides(repository, entry)
+        before, after = _sides(entry, await _contents(repository, [entry]))
         old, new = _lines(before), _lines(after)
         hunks = [] if is_binary(FileChange("", before, after)) else [each for each in _blocks(old, new) if each]
         if wrong := sorted(set(numbers) - set(range(len(hunks)))):

@@ -3,29 +3,26 @@
 Owns `Mirror`: the rows of the runs that a store has (`stored`), and a directory in which the files of those that
 somebody looks at come to lie, as they lay in the run's own. One thread asks the store, and only while somebody looks;
 who asks for a row or a path never waits for it. What came is checked against its hash; what is here already is not
-asked for again, after a restart neither. The directory has a bound: runs that were looked at longest ago go first, and
-of one archive that is larger its oldest chunks are not brought.
+asked for again, after a restart neither. The directory (`mirrored`) has a bound: runs that were looked at longest ago
+go first, and of one archive that is larger its oldest chunks are not brought.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from etude.errors import CheckpointError, DeadlineExceeded, EtudeError
 from etude.host.home import default_cache
-from etude.host.lock import try_hold
-from etude.host.scratch import Scratch
+from etude.studio.mirrored import Place
 from etude.studio.shapes import RunRow
 from etude.studio.stored import (
     MOST_STORED,
@@ -34,7 +31,6 @@ from etude.studio.stored import (
     STORED,
     Piece,
     Stored,
-    StoredFile,
     decoded,
     hash_of,
     piece_key,
@@ -55,12 +51,11 @@ class Mirror:
     def __init__(self, store: Store, most_bytes: int, home: Path | None = None) -> None:
         """`home` has a directory for each store; None: in the user's cache."""
         self.address, self._store, self._most_bytes = store.url.rstrip("/"), store, most_bytes
-        self._place = _Place(home or default_cache() / "studio", self.address)
+        self._place = Place(home or default_cache() / "studio", self.address)
         self._faults = [f"{self.address}: it is being asked which runs there are"]
         self._lock = threading.Lock()
         self._runs: dict[str, _Known] = {}
         self._wanted: OrderedDict[str, None] = OrderedDict()
-        self._checked: dict[Path, tuple[Piece, ...]] = {}
         self._listed_at = -1e9
         self._asked, self._at_once, self._closing = (threading.Event() for _ in range(3))
         threading.Thread(target=self._work, name="studio-mirror", daemon=True).start()
@@ -187,7 +182,7 @@ class Mirror:
             return True
         here, at = 0, self._place.path / name
         for path in paths:
-            for count in self._bring_file(known, at / path, stored.files[path]):
+            for count in self._place.bring(at / path, stored.files[path], partial(self._piece, known)):
                 here += count
                 if here < total:
                     self._say(name, f"{here / 1e6:,.1f} of {total / 1e6:,.1f} MB of its files are here by now")
@@ -219,7 +214,8 @@ class Mirror:
 
     def _make_room(self, name: str, need: int, order: list[str]) -> bool:
         """Whether there is room for so many bytes of a run's, after others that were asked for earlier have gone."""
-        sizes = {each.name: _size(each) for each in self._place.path.iterdir() if each.name != name}
+        sizes = self._place.sizes()
+        sizes.pop(name, None)
         later = order[: order.index(name)]
         going = [other for other in sizes if other not in order] + [
             other for other in reversed(order) if other in sizes
@@ -227,38 +223,11 @@ class Mirror:
         for other in going:
             if sum(sizes.values()) + need <= self._most_bytes or other in later:
                 break
-            shutil.rmtree(self._place.path / other)
+            self._place.remove(other)
             del sizes[other]
             if known := self._runs.get(other):
                 self._say(other, _not_here(known.stored))
         return not later or sum(sizes.values()) + need <= self._most_bytes
-
-    def _bring_file(self, known: _Known, at: Path, file: StoredFile) -> Iterator[int]:
-        """Make a file what it is in the store, piece by piece: how many bytes of each are here. It grows as the run's
-        own did; where it is another by now, a new one takes its place."""
-        checked = self._checked.get(at, ()) if at.exists() else ()
-        size = at.stat().st_size if at.exists() else 0
-        begins = 0
-        for number, piece in enumerate(file.pieces):
-            ends = begins + piece.bytes
-            if checked[number : number + 1] != (piece,) or size < ends:
-                checked = checked[:number]
-                have = _read(at, begins, min(size, ends))
-                if len(have) < piece.bytes or hash_of(have) != piece.hash:
-                    data = self._piece(known, piece)
-                    if size > ends or not data.startswith(have):
-                        _cut(at, begins)
-                        size, have = begins, b""
-                    _append(at, data[len(have) :])
-                    size = ends
-            begins = ends
-            yield piece.bytes
-        if size > begins:
-            _cut(at, begins)
-        if not at.exists():
-            _append(at, b"")
-        os.utime(at, (file.mtime, file.mtime))
-        self._checked[at] = file.pieces
 
     def _piece(self, known: _Known, piece: Piece) -> bytes:
         key = f"{known.prefix}{piece_key(piece.hash)}"
@@ -279,29 +248,6 @@ class _Known:
     row: RunRow
 
 
-class _Place:
-    """A directory of one store's, for one process at a time; for another it is one that goes with it."""
-
-    def __init__(self, home: Path, address: str) -> None:
-        self.path, self._scratch, self._held = home / hashlib.sha256(address.encode()).hexdigest()[:16], None, -1
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._held = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-            is_ours = try_hold(self._held)
-        except OSError:  # a home that cannot be written
-            is_ours = False
-        if not is_ours:
-            self._scratch = Scratch("etude-studio-store-")
-            self.path = self._scratch.path
-
-    def close(self) -> None:
-        if self._scratch is not None:
-            self._scratch.remove()
-        if self._held >= 0:
-            os.close(self._held)
-            self._held = -1
-
-
 def _id_of(name: str, there: str) -> str:
     return f"{name[:60]}-{hashlib.sha256(there.encode()).hexdigest()[:8]}"
 
@@ -309,30 +255,3 @@ def _id_of(name: str, there: str) -> str:
 def _not_here(stored: Stored) -> str:
     size = sum(file.size for file in stored.files.values())
     return f"its files are in the store, {size / 1e6:,.1f} MB, and come when somebody looks at it"
-
-
-def _size(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-
-
-def _read(at: Path, begins: int, ends: int) -> bytes:
-    if ends <= begins:
-        return b""
-    with at.open("rb") as file:
-        file.seek(begins)
-        return file.read(ends - begins)
-
-
-def _append(at: Path, data: bytes) -> None:
-    at.parent.mkdir(parents=True, exist_ok=True)
-    with at.open("ab") as file:
-        file.write(data)
-
-
-def _cut(at: Path, length: int) -> None:
-    """A new file with the same beginning: whoever follows the old one sees that it is another."""
-    partial = at.with_name(f"{at.name}.partial")
-    with at.open("rb") as old, partial.open("wb") as new:
-        for begins in range(0, length, PIECE):
-            new.write(old.read(min(PIECE, length - begins)))
-    partial.replace(at)

@@ -34,8 +34,9 @@ _ROLLOUT, _ENGINE = b'{"kind": "rollout"', b'{"kind": "engine"'
 class Run:
     """Of one directory, known by `id`."""
 
-    def __init__(self, id: str, directory: Directory) -> None:
-        self.id, self.directory = id, directory
+    def __init__(self, id: str, directory: Directory, stopping: threading.Event | None = None) -> None:
+        """Once it is `stopping`, no more is read: of a long run that takes minutes."""
+        self.id, self.directory, self._stopping = id, directory, stopping or threading.Event()
         self.lock = threading.RLock()
         self._tail = Tail(directory, METRICS)
         self.cuts: list[int] = []
@@ -65,14 +66,14 @@ class Run:
                     self._replaced(piece.lines)
                 else:
                     self._take(piece.lines)
-                more = piece.more
+                more = piece.more and not self._stopping.is_set()
 
     def _replaced(self, lines: list[tuple[int, bytes]]) -> None:
         """The file is another. Its first lines are compared with those that were read when all of them are here."""
         before, steps = list(self.marks), self.columns.x.copy()
         self._clear()
         self._take(lines)
-        while (piece := self._tail.read()).lines and not piece.anew:
+        while (piece := self._tail.read()).lines and not piece.anew and not self._stopping.is_set():
             self._take(piece.lines)
         if piece.anew:
             self._replaced(piece.lines)

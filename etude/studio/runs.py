@@ -70,6 +70,11 @@ class Runs:
         self._open: dict[str, Run] = {}
         self._benches: dict[str, Path] = {}
         self._scanned_at, self._took_s = -1e9, 0.0
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Who reads a long run ends soon."""
+        self._stopping.set()
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
@@ -97,7 +102,7 @@ class Runs:
         """What its files say. Raises Refused for one that is not there."""
         path = self._path(id)
         with self._lock:
-            run = self._open.pop(id, None) or Run(id, Directory(path))
+            run = self._open.pop(id, None) or Run(id, Directory(path), self._stopping)
             self._open[id] = run  # the last
             for oldest in list(self._open)[:-_MOST_OPEN]:
                 del self._open[oldest]

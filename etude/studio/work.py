@@ -205,22 +205,26 @@ class Team:
     async def changes(self, name: str, first: int, most: int) -> ChangesAnswer:
         """Of one agent, as its worktree stands now."""
         agent = self._agent(name)
-        result = agent.result if self.ended else await self._measured(agent)
+        known = agent.result if self.ended or first else None  # later pages are of what the first one was of
+        result = known or (None if self.ended else await self._measured(agent))
         if result is None:
             return ChangesAnswer("", 0, [], None)
         files: list[ChangedFile] = await changes_of(self.repository, result.start, result.commit, first, most)
-        more = first + most < result.files
-        return ChangesAnswer(result.commit, result.files, files, first + most if more else None)
+        ends = first + len(files)
+        return ChangesAnswer(result.commit, result.files, files, ends if files and ends < result.files else None)
 
-    async def apply(self, name: str, commit: str, chosen: Mapping[str, Sequence[int] | None] | None) -> list[str]:
-        """Bring what was chosen, or all of it, into the user's tree; the paths that changed there. Raises Refused where
-        the agent has gone on since `commit`, ConfigError where it conflicts with what the user has done."""
+    async def apply(
+        self, name: str, commit: str, chosen: Mapping[str, Sequence[int] | None] | None, rest: bool = False
+    ) -> list[str]:
+        """Bring what was chosen, or all of it, into the user's tree; the paths that changed there. With `rest`, the
+        files that `chosen` does not name come too. Raises Refused where the agent has gone on since `commit`,
+        ConfigError where it conflicts with what the user has done."""
         agent = self._agent(name)
         result = agent.result if self.ended else await self._measured(agent)
         if result is None or result.commit != commit:
             raise Refused("conflict", f"{name} has gone on since {commit[:12]}; look at its changes again")
         if chosen is not None:
-            made = await chosen_of(self.repository, result.start, commit, chosen, f"Chosen of what {name} did")
+            made = await chosen_of(self.repository, result.start, commit, chosen, rest, f"Chosen of what {name} did")
             result = Result(result.name, result.start, made)
         return await apply_result(self.repository, result)
 

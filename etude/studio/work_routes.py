@@ -81,7 +81,7 @@ class WorkRoutes:
                        answer=Applied))  # fmt: skip
     async def apply(self, request: Request) -> Response:
         team, body = self._team(request), parse_body(await request.body(), ApplyBody)
-        return reply(Applied(await team.apply(request.path_params["agent"], body.commit, body.files)))
+        return reply(Applied(await team.apply(request.path_params["agent"], body.commit, body.files, body.rest)))
 
     def _team(self, request: Request) -> Team:
         return self._work.team(request.path_params["team"])

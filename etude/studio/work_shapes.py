@@ -122,3 +122,5 @@ class ApplyBody(Config):
     """Of the changes that were looked at: refused where the agent has gone on since."""
     files: dict[str, list[int] | None] | None = None
     """By path, the numbers of its hunks, from 0; null for all of the file. Left out: all files."""
+    rest: bool = False
+    """Whether files that are not named are brought too."""

@@ -85,6 +85,9 @@ def test_an_output_of_fifty_megabytes_is_read_from_both_ends(watched, shown):
 
 def test_ten_thousand_files_are_walked_to_the_last(watched, shown):
     watched.answers(f"/run/{shown.id('first')}/trajectory/h2~0?tab=files", "src/f00000.py")
+    for key in "jjk":
+        watched.page.keyboard.press(key)
+    expect(watched.page.locator(".onefile .filehead")).to_have_text("src/f00001.py")
     names = watched.page.locator(".filelist li")
     last, ends = f"src/f{FILES - 1:05}.py", time.monotonic() + 4 * DEADLINE_MS / 1000
     while last not in names.last.inner_text():  # each page of the list that comes makes it longer

@@ -1,7 +1,11 @@
 """Agents at work as a person has them in a browser: real sandboxes, scripted models, and what lands in the tree."""
 
+import time
+
+import pytest
 from browser import DEADLINE_MS, Tab
 from playwright.sync_api import expect
+from test_pages_heavy import Watched
 from test_studio_work import BEFORE, CHANGED, Reply, edit, eight, git, root, working  # noqa: F401 (a fixture)
 
 LONG_MS = 4 * DEADLINE_MS
@@ -26,7 +30,9 @@ def test_hunks_that_are_taken_by_keyboard_land_in_the_tree_exactly(context, root
         *edit(("line 3\n", "LINE 3\n"), ("line 30\n", "LINE 30\nand more\n"), ("line 59\nline 60\n", "line 59\n")),
         ("write_file", {"path": "new.txt", "content": "<b>hello</b>\n"}),
     ]
-    with working(root, [*(Reply("", [call]) for call in calls), Reply("<i>Done.</i>")]) as served:
+    with working(
+        root, [*(Reply("", [call]) for call in calls), Reply("<i>Done.</i>"), Reply("More is done.")]
+    ) as served:
         tab = Tab(context, served)
         begin(tab, root, ["Change it."], "auto")
         expect(tab.page.locator("article.agent")).to_contain_text("finished", timeout=LONG_MS)
@@ -57,11 +63,15 @@ def test_hunks_that_are_taken_by_keyboard_land_in_the_tree_exactly(context, root
         tab.page.get_by_label("Moment of the session").focus()
         tab.page.keyboard.press("Home")
         tab.see("Nothing has been said")
+        assert tab.page.url.endswith("?event=1")
         tab.page.keyboard.press("End")
         tab.see("<i>Done.</i>")
         tab.page.get_by_role("button", name="Fork").click()
         tab.see("forked from")
         expect(tab.page.locator("article.call")).to_have_count(4, timeout=DEADLINE_MS)
+        tab.page.get_by_label("Say something to the agent").fill("And more.")
+        tab.page.get_by_label("Say something to the agent").press("Control+Enter")
+        tab.see("More is done.")
         assert [fault for fault in tab.faults if "400" not in fault] == []
 
 
@@ -78,8 +88,12 @@ def test_eight_agents_are_answered_in_one_inbox(context, root, web):  # noqa: F8
         first.get_by_role("button", name="Allow").click()
         for number in range(2, 9):
             other = tab.page.get_by_role("article", name=f"agent-{number} asks")
-            other.get_by_label("Words for the model").fill(f"Not now, {number}.")
-            other.get_by_role("button", name="Deny").click()
+            words = other.get_by_label("Words for the model")
+            words.fill(f"Not now, {number}.")
+            if number == 2:
+                words.press("Enter")
+            else:
+                other.get_by_role("button", name="Deny").click()
             expect(other).to_have_count(0, timeout=DEADLINE_MS)
         expect(tab.page.get_by_text("finished")).to_have_count(8, timeout=LONG_MS)
         expect(tab.page.locator("main")).to_contain_text("28 pairs of agents changed the same places", timeout=LONG_MS)
@@ -95,4 +109,41 @@ def test_eight_agents_are_answered_in_one_inbox(context, root, web):  # noqa: F8
         tab.page.get_by_role("button", name="End the team").click()
         expect(tab.page.locator("main")).to_contain_text("ended", timeout=LONG_MS)
         assert git(root / "project", "status", "-s") == ""
+        assert tab.faults == []
+
+
+MANY = 10_000
+WRITE = f"mkdir many && cd many && seq {MANY} | split -l 1 -a 4 -d - f"
+
+
+@pytest.mark.proof(60)
+def test_ten_thousand_changed_files_are_reviewed_and_all_but_one_taken(context, root):  # noqa: F811
+    """Each page of them comes as one goes on; the tab answers meanwhile, and holds what is in view."""
+    with working(root, [Reply("", [("run_terminal_cmd", {"command": WRITE})]), Reply("Done.")]) as served:
+        tab = Watched(context, served)
+        begin(tab, root, ["Write them."], "auto")
+        expect(tab.page.locator("article.agent")).to_contain_text("finished", timeout=LONG_MS)
+        tab.page.get_by_role("link", name="Review").click()
+        tab.see("10\u202f000 files, of which 200 are here")
+        tab.key_is_answered()
+        changes, names = tab.page.get_by_role("group", name="Changes"), tab.page.locator(".reviewlist .filehead")
+        ends = time.monotonic() + 4 * DEADLINE_MS / 1000
+        while (last := names.last.inner_text()) < "many/f0999":  # four pages more
+            assert time.monotonic() < ends, f"the list ends with {last}"
+            changes.evaluate("each => each.scrollTo(0, 1e9)")
+            tab.page.wait_for_timeout(50)
+        tab.key_is_answered()
+        tab.holds_little()
+        changes.evaluate("each => each.scrollTo(0, 0)")
+        tab.page.get_by_role("button", name="Take all").click()
+        expect(tab.page.get_by_role("button", name="files more into my tree")).to_be_visible()
+        tab.page.get_by_role("checkbox").first.click()  # all but the first file
+        tab.page.keyboard.press("a")
+        tab.key_is_answered()
+        tab.see("and 9979 more")
+        brought = {path.name for path in (root / "project/many").iterdir()}
+        assert len(brought) == MANY - 1 and "f0000" not in brought
+        assert (root / "project/many/f9999").read_text() == f"{MANY}\n"
+        tab.key_is_answered()
+        tab.holds_little()
         assert tab.faults == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from made_run import ROOT, TOTAL, Studio, archive, evaluate, kept, make_run, studio
 
+from etude.archive.reader import ArchiveReader
 from etude.archive.records import FileChange
 from etude.archive.writer import ArchiveWriter
 from etude.bench.attempts import Attempt, Played
@@ -211,6 +212,32 @@ def test_an_archive_is_followed(tmp_path: Path) -> None:
                 data = next(events)[2]
                 told |= {row["id"]: row["step"] for row in data.get("rows", ())}
         assert told == {"g1/0": 1, "g1/1": 1, "g2/0": None, "g2/1": None, "g2/2": None}
+
+
+def long_archive(run: Path, chunks: int = 300, each: int = 150) -> None:
+    """Whose index takes long to fill: the same chunk again and again, as if everything had been judged so often."""
+    with ArchiveWriter(run) as writer:
+        for number in range(each):
+            writer.keep(kept(f"g{number}/0", result="", calls=()))
+    (chunk,) = (run / "archive/chunks").glob("*.chunk")
+    for number in range(chunks):
+        shutil.copyfile(chunk, chunk.with_name(f"{number + 2:06}.chunk"))
+
+
+def test_a_large_index_is_filled_beside_who_asks_and_holds_no_stop_up(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "runs" / "first")
+    long_archive(path)
+    with studio(tmp_path / "home", path) as served:
+        found = asked(served, "/trajectories/count")
+        while not found["count"]:  # the first are in it at once
+            assert found["filling"]
+            found = asked(served, "/trajectories/count")
+        assert found["filling"] and asked(served, "/trajectories?limit=5")["rows"]
+        unknown = asked(served, "/trajectories/none", 429)["error"]
+        assert unknown["retryable"] and "its index is being filled" in unknown["message"]
+        assert served.stop() == 0
+    with ArchiveReader(path, fill=False) as reader:
+        assert reader.behind() > 0 and reader.count() > 0, "it stopped with most still to do, and what it had stands"
 
 
 def attempt(task: str, number: int, solved: bool | None) -> Played:

@@ -101,8 +101,8 @@ def test_hunks_that_are_taken_land_in_the_tree_exactly(root: Path) -> None:
         hunks = files["text.txt"]["hunks"]
         assert [(hunk["old"], hunk["new"]) for hunk in hunks] == [(1, 1), (27, 27), (57, 58)]
         assert ["removed", "line 3"] in hunks[0]["lines"] and ["added", "and more"] in hunks[1]["lines"]
-        chosen = {"text.txt": [0, 2], "new.txt": None}
-        brought = post(served, f"{path}/apply", commit=changes["commit"], files=chosen)
+        chosen = {"text.txt": [0, 2], "other.txt": []}
+        brought = post(served, f"{path}/apply", commit=changes["commit"], files=chosen, rest=True)
         assert brought["paths"] == ["new.txt", "text.txt"]
         assert (root / "project/text.txt").read_text() == CHANGED.replace("LINE 30\nand more\n", "line 30\n")
         assert (root / "project/new.txt").read_text() == "hello\n" and not (root / "project/other.txt").exists()

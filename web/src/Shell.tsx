@@ -5,6 +5,7 @@ import { useEffect, useErrorBoundary, useMemo, useState } from 'preact/hooks';
 import type { RunRow } from './api/types';
 import { isReport } from './api/kept';
 import { useKeys } from './keys';
+import { listed } from './model/listed';
 import { followRuns, runOf, runs } from './model/runs';
 import { pageOf, type Page } from './pages';
 import { go, place, to } from './router';
@@ -94,7 +95,11 @@ export function Shell() {
 function up(page: Page | null): void {
   const active = document.activeElement;
   if (active instanceof HTMLElement && active !== document.body && active.id !== 'main') return active.blur();
-  if (page?.run && page.name !== 'live') go(addressOf(page.run, page.name === 'trajectory' || page.name === 'group' ? 'trajectories' : 'live'));
+  if (page?.run && (page.name === 'trajectory' || page.name === 'group')) {
+    const list = listed.value;
+    return go(list?.run === page.run ? list.address : addressOf(page.run, 'trajectories')); // as it was left
+  }
+  if (page?.run && page.name !== 'live') go(addressOf(page.run, 'live'));
   else go(to([page?.name === 'review' ? 'work' : page?.name === 'session' ? 'sessions' : 'runs']));
 }
 

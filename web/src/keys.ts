@@ -25,8 +25,11 @@ export function useKeys(keys: Key[], on: unknown[]): void {
   }, on);
 }
 
+/** Kinds of input that nothing is written into: the page's keys hold beside them. */
+const PRESSED = /^(checkbox|radio|range|button|submit)$/;
+
 export const typing = (target: EventTarget | null) =>
-  target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+  target instanceof HTMLInputElement ? !PRESSED.test(target.type) : target instanceof HTMLElement && (target.isContentEditable || /^(TEXTAREA|SELECT)$/.test(target.tagName));
 
 export function pressed(event: KeyboardEvent): void {
   if (event.defaultPrevented || event.altKey) return;

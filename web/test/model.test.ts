@@ -2,9 +2,9 @@
 import { describe, expect, it } from 'vitest';
 import { part, query } from '../src/api/client';
 import { bytes, figure, seconds, tick, versions, whole } from '../src/format';
-import { line, ofRange, parse, rangeOf } from '../src/model/filter';
+import { line, ofRange, parse, rangeOf, strange } from '../src/model/filter';
 import { lay } from '../src/model/lanes';
-import { added, aligned, cut } from '../src/model/series';
+import { added, aligned, cut, smoothed } from '../src/model/series';
 import { after } from '../src/model/runs';
 import { idOf, placeOf, to } from '../src/router';
 import { backoff, Events } from '../src/stream';
@@ -22,6 +22,9 @@ describe('the filter', () => {
   ];
   it.each(said)('%s', (words, meant) => expect(parse(words)).toEqual(meant));
   it.each(said)('%s is said as it is read', (_, meant) => expect(parse(line(meant))).toEqual(meant));
+  it('tells of words that look like filters and are none', () => {
+    expect(strange('rewrd:>0.5 reward:1 http://x lost a:b "c:d"')).toEqual(['rewrd', 'a']);
+  });
   it('has ranges with two ends', () => {
     expect(['3', '3..5', '..5', '-0.5..', 'x', '', null].map(rangeOf)).toEqual([[3, 3], [3, 5], [null, 5], [-0.5, null], [null, null], [null, null], [null, null]]);
     expect([ofRange([3, 3]), ofRange([null, 0.1 + 0.2]), ofRange([null, null])]).toEqual(['3', '..0.3', null]);
@@ -42,6 +45,14 @@ describe('series', () => {
     expect(added(series, 3, 9)).toBe(series); // told twice
     expect(cut(series, 1)).toEqual({ x: [1], min: [0], max: [2], last: [1] });
     expect(cut(series, 0).x).toEqual([]);
+  });
+});
+
+describe('smoothing', () => {
+  it('leaves what is flat as it is, from its first point on, and passes over what is missing', () => {
+    expect(smoothed([3, 3, null, 3], 0.9).map((each) => each && Math.round(1e9 * each) / 1e9)).toEqual([3, 3, null, 3]);
+    expect(smoothed([0, 1], 0.5)[1]).toBeCloseTo(2 / 3); // (0.25 * 0 + 0.5 * 1) / 0.75
+    expect(smoothed([1, 2, 5], 0)).toEqual([1, 2, 5]);
   });
 });
 

@@ -101,18 +101,18 @@ export const api = {
   values: (run: string, signal?: AbortSignal) => ask<T.Values>(`runs/${part(run)}/trajectories/values`, signal),
   group: (run: string, id: string, signal?: AbortSignal) => ask<T.GroupAnswer>(`runs/${part(run)}/groups/${part(id)}`, signal),
   step: (run: string, step: number, signal?: AbortSignal) => ask<T.StepAnswer>(`runs/${part(run)}/steps/${step}`, signal),
-  versions: (run: string, signal?: AbortSignal) => ask<T.Versions>(`runs/${part(run)}/versions?limit=1000`, signal),
+  versions: (run: string, after: number | null, signal?: AbortSignal) => ask<T.Versions>(`runs/${part(run)}/versions${query({ limit: 1000, after })}`, signal),
   plan: (run: string, signal?: AbortSignal) => ask<T.PlanAnswer>(`runs/${part(run)}/plan`, signal),
   work: (signal?: AbortSignal) => ask<T.WorkAnswer>('work', signal),
   beginTeam: (team: T.TeamBody) => ask<T.TeamAnswer>('work', undefined, post(team)),
   endTeam: (team: string) => ask<T.TeamAnswer>(`work/${part(team)}`, undefined, { method: 'DELETE' }),
   changes: (team: string, agent: string, after: number, signal?: AbortSignal) =>
-    ask<T.ChangesAnswer>(`work/${part(team)}/agents/${part(agent)}/changes${query({ after, limit: 50 })}`, signal),
+    ask<T.ChangesAnswer>(`work/${part(team)}/agents/${part(agent)}/changes${query({ after, limit: 200 })}`, signal),
   apply: (team: string, agent: string, chosen: T.ApplyBody) =>
     ask<T.Applied>(`work/${part(team)}/agents/${part(agent)}/apply`, undefined, post(chosen)),
   answer: (session: string, request: string, answers: T.OneAnswer[]) =>
     ask<unknown>(`sessions/${part(session)}/permissions/${part(request)}`, undefined, post({ answers })),
-  sessions: (signal?: AbortSignal) => ask<{ sessions: SessionSummary[]; total: number }>('sessions?limit=200', signal),
+  sessions: (signal?: AbortSignal) => ask<{ sessions: SessionSummary[]; total: number }>('sessions?limit=1000', signal),
   session: (id: string, signal?: AbortSignal) => ask<SessionRow>(`sessions/${part(id)}`, signal),
   beginSession: (body: T.CreateBody) => ask<SessionRow>('sessions', undefined, post(body)),
   prompt: (id: string, said: T.PromptBody) => ask<unknown>(`sessions/${part(id)}/prompt`, undefined, post(said)),

@@ -33,6 +33,7 @@ export interface Applied {
 export interface ApplyBody {
   commit: string;
   files?: Record<string, number[] | null> | null;
+  rest?: boolean;
 }
 
 /** A request that waits: answer it by POST /api/sessions/SESSION/permissions/REQUEST. */
@@ -150,6 +151,7 @@ export interface ConflictAnswer {
 /** How many there are. */
 export interface Count {
   count: number;
+  filling: boolean;
 }
 
 /** A new session. */

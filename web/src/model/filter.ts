@@ -21,6 +21,9 @@ export function parse(line: string): FilterQuery {
   return query;
 }
 
+/** What looks like a filter in a line, and is none. */
+export const strange = (line: string): string[] => [...line.matchAll(/(?:^|\s)([a-z_]+):(?=[^\s/])/g)].flatMap(([, name]) => (WORDS.includes(name!) ? [] : [name!]));
+
 /** As the server has a range: `3`, `3..5`, `..5`, `3..`. */
 function ends(value: string): string {
   const signed = /^([<>])=?(.*)$/.exec(value);

@@ -22,6 +22,17 @@ export function aligned(all: Series[]): { x: number[]; columns: Column[] } {
   return { x, columns };
 }
 
+/** A mean of what came before, which forgets: as TensorBoard smooths, without its pull towards 0 at the beginning. */
+export function smoothed(column: Column, weight: number): Column {
+  let [sum, mass] = [0, 0];
+  return column.map((value) => {
+    if (value === null) return null;
+    sum = weight * sum + (1 - weight) * value;
+    mass = weight * mass + (1 - weight);
+    return sum / mass;
+  });
+}
+
 /** What is left when the steps after one are taken back: a run that was killed makes them again. */
 export function cut(series: Series, after: number): Series {
   const keep = series.x.findLastIndex((x) => x <= after) + 1;

@@ -160,6 +160,7 @@ function Flipped({ title, tasks, tone, data }: FlippedProps) {
         ))}
       </ul>
       {!tasks.length && <p class="muted">None.</p>}
+      {tasks.length > 500 && <p class="muted small">{plural(tasks.length - 500, 'task')} more; `etude bench compare` names all.</p>}
     </div>
   );
 }

@@ -1,5 +1,4 @@
 // Some runs laid over each other: the same figures in the same charts, and the keys of their recipes that differ.
-import { useState } from 'preact/hooks';
 import { api } from '../api/client';
 import type { Json, RunRow, RunDetail } from '../api/types';
 import { ofRun } from '../model/colours';
@@ -7,10 +6,13 @@ import { FIRST, labelOf } from '../model/series';
 import { Fault, Name, Wait } from '../ui/bits';
 import { Chart } from '../ui/Chart';
 import { useLoad } from '../ui/load';
+import { useView } from '../ui/view';
+import { ViewBar } from '../ui/ViewBar';
 import '../style/chart.css';
 
 export function Compare({ ids, runs }: { ids: string[]; runs: RunRow[] }) {
-  const [[from, to], zoom] = useState<[number | null, number | null]>([null, null]);
+  const view = useView();
+  const { from, to, zoom, smooth } = view;
   const curves = useLoad((signal) => Promise.all(ids.map((id) => api.curves(id, FIRST, from, to, signal))), [ids, from, to], true);
   const details = useLoad((signal) => Promise.all(ids.map((id) => api.run(id, signal))), [ids]);
   const name = (id: string) => runs.find((each) => each.id === id)?.name ?? id;
@@ -28,6 +30,7 @@ export function Compare({ ids, runs }: { ids: string[]; runs: RunRow[] }) {
           ))}
         </div>
       </div>
+      {curves.data && <ViewBar view={view} x={reach(curves.data.map((each) => each.x))} />}
       {curves.error && <Fault why={curves.error} again={curves.again} />}
       {!curves.data && !curves.error && <Wait of="the curves" />}
       <div class="grid">
@@ -35,7 +38,8 @@ export function Compare({ ids, runs }: { ids: string[]; runs: RunRow[] }) {
           <div class="card" key={each}>
             <Chart
               title={labelOf(each)}
-              zoom={(a, b) => zoom([a, b])}
+              zoom={zoom}
+              smooth={smooth}
               lines={ids.flatMap((id, at) => {
                 const series = curves.data?.[at]?.series[each];
                 return series ? [{ name: name(id), colour: ofRun(at), series }] : [];
@@ -47,6 +51,12 @@ export function Compare({ ids, runs }: { ids: string[]; runs: RunRow[] }) {
       {details.data && <Differences ids={ids} details={details.data} name={name} />}
     </section>
   );
+}
+
+/** The first step and the last of all runs. */
+function reach(all: number[][]): number[] {
+  const known = all.filter((each) => each.length);
+  return known.length ? [Math.min(...known.map((each) => each[0]!)), Math.max(...known.map((each) => each.at(-1)!))] : [];
 }
 
 /** Keys that are not the same in all recipes, with each run's value. */

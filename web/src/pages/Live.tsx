@@ -9,9 +9,11 @@ import { runOf } from '../model/runs';
 import { added, cut, FIRST, labelOf } from '../model/series';
 import { refine, place, to } from '../router';
 import { follow } from '../stream';
-import { Empty, Facts, Fault, Long, Name, Panel, Said, Shown, StateBadge, Tabs, Wait } from '../ui/bits';
+import { Empty, Facts, Fault, Long, meaning, Name, Panel, Said, Shown, StateBadge, Tabs, Wait } from '../ui/bits';
 import { Chart } from '../ui/Chart';
 import { useLoad } from '../ui/load';
+import { ViewBar } from '../ui/ViewBar';
+import { useView } from '../ui/view';
 import { Exam, ToRead } from './Results';
 import '../style/chart.css';
 import '../style/live.css';
@@ -55,6 +57,7 @@ function Head({ run }: { run: RunDetail }) {
           {run.updated_at !== null && <>, changed {ago(run.updated_at)}</>}
         </span>
       </div>
+      {run.state === 'stopped' && <p class="muted small">{meaning(run.state)}.</p>}
       {run.remark && (
         <p class="warn small" role="status">
           <Said text={run.remark} />
@@ -272,8 +275,11 @@ const PART = 'parts.';
 const partsOf = (names: string[]) => names.filter((each) => each.startsWith(PART)).slice(0, 8);
 
 function Figures({ run }: { run: string }) {
-  const [[from, until], zoom] = useState<[number | null, number | null]>([null, null]);
-  const [more, setMore] = useState<string[]>([]);
+  const view = useView();
+  const { from, to: until, zoom, smooth } = view;
+  const asked = place.value.query.get('figures') ?? '';
+  const more = useMemo(() => asked.split(',').filter(Boolean), [asked]);
+  const turn = (name: string) => refine({ figures: (more.includes(name) ? more.filter((each) => each !== name) : [...more, name]).join(',') });
   const [sought, seek] = useState('');
   const [parts, setParts] = useState<string[]>([]);
   const names = useMemo(() => [...FIRST, ...parts, ...more], [parts, more]);
@@ -283,7 +289,7 @@ function Figures({ run }: { run: string }) {
     const known = partsOf(shown?.names ?? []);
     if (known.length && known.join() !== parts.join()) setParts(known);
   }, [shown?.names]);
-  useKeys([{ keys: '/', does: 'Look for a figure', run: () => document.getElementById('figure')?.focus() }, { keys: '0', does: 'Show all steps', run: () => zoom([null, null]) }], []);
+  useKeys([{ keys: '/', does: 'Look for a figure', run: () => document.getElementById('figure')?.focus() }], []);
   return (
     <Shown from={{ ...curves, data: shown }} of="the curves">
       {(data) => {
@@ -294,29 +300,16 @@ function Figures({ run }: { run: string }) {
         const others = data.names.filter((each) => !names.includes(each) && each.includes(sought));
         return (
           <>
-            <div class="row">
-              <label class="row small">
-                <span class="muted">Steps</span>
-                <input class="field narrow" type="number" aria-label="From step" placeholder={String(data.x[0] ?? '')} value={from ?? ''} onChange={(event) => zoom([event.currentTarget.valueAsNumber || null, until])} />
-                <span class="muted">to</span>
-                <input class="field narrow" type="number" aria-label="To step" placeholder={String(data.x[1] ?? '')} value={until ?? ''} onChange={(event) => zoom([from, event.currentTarget.valueAsNumber || null])} />
-              </label>
-              {(from !== null || until !== null) && (
-                <button class="btn" onClick={() => zoom([null, null])}>
-                  All steps
-                </button>
-              )}
-              <span class="muted small">Drag over a chart to look closer. The band runs from the least to the most of each bucket.</span>
-            </div>
+            <ViewBar view={view} x={data.x} />
             <div class="grid">
               {there.map((each) => (
                 <div class="card" key={each}>
-                  <Chart title={labelOf(each)} zoom={(a, b) => zoom([a, b])} lines={[{ name: labelOf(each), colour: ofRun(0), series: data.series[each]! }]} />
+                  <Chart title={labelOf(each)} zoom={zoom} smooth={smooth} lines={[{ name: labelOf(each), colour: ofRun(0), series: data.series[each]! }]} />
                 </div>
               ))}
               {acted.length > 1 && (
                 <div class="card">
-                  <Chart title="Reward by part" zoom={(a, b) => zoom([a, b])} lines={acted.map((each, at) => ({ name: each.slice(PART.length), colour: ofRun(at), series: data.series[each]! }))} />
+                  <Chart title="Reward by part" zoom={zoom} smooth={smooth} lines={acted.map((each, at) => ({ name: each.slice(PART.length), colour: ofRun(at), series: data.series[each]! }))} />
                   <div class="key">
                     {acted.map((each, at) => (
                       <span key={each}>
@@ -334,8 +327,13 @@ function Figures({ run }: { run: string }) {
                 <input id="figure" class="field" type="search" placeholder="Name of a figure" aria-label="Look for a figure" value={sought} onInput={(event) => seek(event.currentTarget.value)} />
               </div>
               <div class="row chips">
+                {more.map((each) => (
+                  <button class="btn mono" key={each} aria-pressed="true" title="Take its chart away" onClick={() => turn(each)}>
+                    {each}
+                  </button>
+                ))}
                 {others.slice(0, 80).map((each) => (
-                  <button class="btn mono" key={each} onClick={() => setMore([...more, each])}>
+                  <button class="btn mono" key={each} aria-pressed="false" onClick={() => turn(each)}>
                     {each}
                   </button>
                 ))}

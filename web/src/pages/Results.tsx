@@ -1,5 +1,6 @@
 // What a run was measured by: how much its policies solve and how sure that is, how they work, and sessions to read.
-import type { ConductRow, Json, Pair, RateRow, ResultsAnswer, RunDetail } from '../api/types';
+import type { ComponentChildren } from 'preact';
+import type { Json, Pair, RateRow, ResultsAnswer, RunDetail } from '../api/types';
 import { figure, percent, plural, seconds } from '../format';
 import { to } from '../router';
 import { Facts, Name, OutcomeBadge } from '../ui/bits';
@@ -16,14 +17,14 @@ export function Exam({ run, results }: { run: RunDetail; results: ResultsAnswer 
       <h2>Held-out tasks, pass@1</h2>
       <Facts big of={[...sets.map((each): [string, string] => [each.name, change(each, policies)]), ...pace(run.summary)]} />
       {policies.includes('control') && <p>{`Fine-tuning control at equal CPU time: ${sets.map((each) => against(each, policies)).filter(Boolean).join('; ')}.`}</p>}
-      <Rates label="Solved, with 95% intervals" rows={sets} policies={policies} />
+      <ByPolicy label="Solved, with 95% intervals" of="Tasks" rows={sets} policies={policies} cell={(row, at) => <Rate of={row.rates[at]} />} />
       <details>
         <summary>Rung by rung</summary>
-        <Rates label="Solved, rung by rung" rows={rungs} policies={policies} />
+        <ByPolicy label="Solved, rung by rung" of="Tasks" rows={rungs} policies={policies} cell={(row, at) => <Rate of={row.rates[at]} />} />
       </details>
       <details>
         <summary>How it works, a session on average</summary>
-        <Conduct rows={conduct} policies={policies} />
+        <ByPolicy label="How it works" of="Per session" rows={conduct} policies={policies} figures cell={(row, at) => figure(row.means[at])} />
       </details>
     </section>
   );
@@ -50,15 +51,27 @@ function pace(summary: RunDetail['summary']): [string, string][] {
   return [...(typeof wall === 'number' ? [['Took', seconds(wall)] as [string, string]] : []), ...(typeof samples === 'number' ? [['Rollouts a second', figure(samples)] as [string, string]] : [])];
 }
 
-function Rates({ label, rows, policies }: { label: string; rows: RateRow[]; policies: string[] }) {
+interface ByPolicyProps<R> {
+  label: string;
+  /** What the rows are of. */
+  of: string;
+  rows: R[];
+  policies: string[];
+  figures?: boolean;
+  cell: (row: R, policy: number) => ComponentChildren;
+}
+
+/** A row each, and of each policy what it did there. */
+function ByPolicy<R extends { name: string }>({ label, of, rows, policies, figures, cell }: ByPolicyProps<R>) {
+  const kind = figures ? 'r' : undefined;
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label={label}>
       <table aria-label={label}>
         <thead>
           <tr>
-            <th scope="col">Tasks</th>
+            <th scope="col">{of}</th>
             {policies.map((each) => (
-              <th key={each} scope="col">
+              <th key={each} scope="col" class={kind}>
                 {nameOf(each)}
               </th>
             ))}
@@ -67,20 +80,12 @@ function Rates({ label, rows, policies }: { label: string; rows: RateRow[]; poli
         <tbody>
           {rows.map((row) => (
             <tr key={row.name}>
-              <td>
+              <td class="wrap">
                 <Name text={row.name} />
               </td>
-              {row.rates.map((rate, at) => (
-                <td key={policies[at]}>
-                  {rate ? (
-                    <span class="row nowrap">
-                      <b>{percent(rate.solved / rate.played, 1)}</b>
-                      <Interval low={rate.low} high={rate.high} at={rate.solved / rate.played} from={0} to={1} wide={110} />
-                      <span class="muted small">n = {rate.played}</span>
-                    </span>
-                  ) : (
-                    <span class="muted">not played</span>
-                  )}
+              {policies.map((each, at) => (
+                <td key={each} class={kind}>
+                  {cell(row, at)}
                 </td>
               ))}
             </tr>
@@ -91,32 +96,14 @@ function Rates({ label, rows, policies }: { label: string; rows: RateRow[]; poli
   );
 }
 
-function Conduct({ rows, policies }: { rows: ConductRow[]; policies: string[] }) {
+function Rate({ of: rate }: { of: RateRow['rates'][number] | undefined }) {
+  if (!rate) return <span class="muted">not played</span>;
   return (
-    <table aria-label="How it works">
-      <thead>
-        <tr>
-          <th scope="col">Per session</th>
-          {policies.map((each) => (
-            <th key={each} scope="col" class="r">
-              {nameOf(each)}
-            </th>
-          ))}
-        </tr>
-      </thead>
-      <tbody>
-        {rows.map((row) => (
-          <tr key={row.name}>
-            <td class="wrap">{row.name}</td>
-            {row.means.map((mean, at) => (
-              <td key={policies[at]} class="r">
-                {figure(mean)}
-              </td>
-            ))}
-          </tr>
-        ))}
-      </tbody>
-    </table>
+    <span class="row nowrap">
+      <b>{percent(rate.solved / rate.played, 1)}</b>
+      <Interval low={rate.low} high={rate.high} at={rate.solved / rate.played} from={0} to={1} wide={110} />
+      <span class="muted small">n = {rate.played}</span>
+    </span>
   );
 }
 

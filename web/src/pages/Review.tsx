@@ -1,13 +1,16 @@
 // What one agent changed, hunk by hunk. Owns which hunks a person has taken, and that exactly those are brought into the tree.
-import { useRef, useState } from 'preact/hooks';
+// Of ten thousand files those in view are in the page; the next come as one goes on.
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { api } from '../api/client';
 import type { ChangedFile, ChangesAnswer } from '../api/types';
 import { plural, whole } from '../format';
 import { useKeys } from '../keys';
 import { to } from '../router';
+import { oneLine } from '../text';
 import { Empty, Name, Said, Shown } from '../ui/bits';
 import { flat } from '../ui/DiffView';
 import { useLoad } from '../ui/load';
+import { useVirtual } from '../ui/virtual';
 import '../style/read.css';
 import '../style/work.css';
 
@@ -29,15 +32,60 @@ export function Review({ team, agent }: { team: string; agent: string }) {
 const keyOf = (path: string, hunk: number) => `${hunk} ${path}`;
 const keysOf = (file: ChangedFile) => (file.hunks.length ? file.hunks.map((_, at) => keyOf(file.path, at)) : [keyOf(file.path, -1)]);
 
-/** As the server is asked: of each file the numbers of its hunks, null for all of it. */
-export function chosen(files: ChangedFile[], taken: Set<string>): Record<string, number[] | null> {
+/** As the server is asked: of each file the numbers of its hunks, null for all of it. With `rest` only those need be named of which
+ *  something is left. */
+export function chosen(files: ChangedFile[], taken: Set<string>, rest: boolean): Record<string, number[] | null> {
   const found: Record<string, number[] | null> = {};
   for (const file of files) {
     const keys = keysOf(file);
     const numbers = keys.flatMap((key, at) => (taken.has(key) ? [at] : []));
-    if (numbers.length) found[file.path] = numbers.length === keys.length ? null : numbers;
+    if (numbers.length < keys.length ? rest || numbers.length : !rest) found[file.path] = numbers.length === keys.length ? null : numbers;
   }
   return found;
+}
+
+/** What stands below one another: the head of a file, then its hunks; one that is taken whole has an entry without a hunk. */
+interface Entry {
+  file: ChangedFile;
+  /** Its number among all hunks; null is the head of a file. */
+  at: number | null;
+  key: string;
+  hunk: ChangedFile['hunks'][number] | null;
+}
+
+function entriesOf(files: ChangedFile[]): Entry[] {
+  let number = 0;
+  return files.flatMap((file) => [
+    { file, at: null, key: ` ${file.path}`, hunk: null },
+    ...keysOf(file).map((key, at) => ({ file, at: number++, key, hunk: file.hunks[at] ?? null })),
+  ]);
+}
+
+const GONE_ON = 'The agent has gone on since. Look again.';
+const why = (error: unknown) => (error instanceof Error ? error.message : String(error));
+
+/** The files of a commit, a page at a time. `come` is told of each page before it is shown, `fault` why one did not come. */
+function usePages(team: string, agent: string, first: ChangesAnswer, come: (files: ChangedFile[]) => void, fault: (why: string) => void) {
+  const [files, set] = useState(first.files);
+  const now = useRef({ files, next: first.next, asking: false });
+  const load = async (after: number) => {
+    try {
+      const found = await api.changes(team, agent, after);
+      if (found.commit !== first.commit) throw new Error(GONE_ON);
+      come(found.files);
+      now.current = { files: [...now.current.files, ...found.files], next: found.next, asking: false };
+      set(now.current.files);
+    } catch (error) {
+      now.current.asking = false;
+      fault(why(error));
+    }
+  };
+  const more = () => {
+    if (now.current.next === null || now.current.asking) return;
+    now.current.asking = true;
+    void load(now.current.next);
+  };
+  return { files, left: first.total - files.length, more };
 }
 
 interface BodyProps {
@@ -47,71 +95,59 @@ interface BodyProps {
   again: () => void;
 }
 
-const GONE_ON = 'The agent has gone on since. Look again.';
-
-/** The files of a commit, a page more each time that somebody asks. */
-function usePages(team: string, agent: string, first: ChangesAnswer, fault: (why: string) => void) {
-  const [{ files, next }, set] = useState({ files: first.files, next: first.next });
-  const more = () => {
-    if (next === null) return;
-    api.changes(team, agent, next).then(
-      (found) => (found.commit === first.commit ? set({ files: [...files, ...found.files], next: found.next }) : fault(GONE_ON)),
-      (why: unknown) => fault(why instanceof Error ? why.message : String(why)),
-    );
-  };
-  return { files, left: first.total - files.length, more };
-}
-
 function Body({ team, agent, data, again }: BodyProps) {
   const [taken, take] = useState(() => new Set<string>());
   const [at, setAt] = useState(0);
-  const now = useRef({ taken, at }); // two keys may come before one is shown
-  const point = (next: number) => {
-    now.current.at = next;
-    setAt(next);
-  };
+  /** Whether files that have not come yet are taken too. */
+  const [rest, setRest] = useState(false);
   const [said, say] = useState<{ good: boolean; text: string } | null>(null);
-  const { files, left, more } = usePages(team, agent, data, (text) => say({ good: false, text }));
-  const keys = files.flatMap(keysOf);
-  const set = (next: Set<string>) => {
-    now.current.taken = next;
+  const now = useRef({ taken, at, rest }); // two keys may come before one is shown
+  const set = (next: Set<string>, others = now.current.rest) => {
+    now.current = { ...now.current, taken: next, rest: others };
     take(next);
+    setRest(others);
   };
+  const come = (some: ChangedFile[]) => now.current.rest && set(new Set([...now.current.taken, ...some.flatMap(keysOf)]));
+  const pages = usePages(team, agent, data, come, (text) => say({ good: false, text }));
+  const { files, left } = pages;
+  const entries = useMemo(() => entriesOf(files), [files]);
+  const places = useMemo(() => entries.flatMap((each, place) => (each.at === null ? [] : [place])), [entries]);
+  const isAll = places.length > 0 && (rest || left === 0) && taken.size === places.length;
   const toggle = (some: string[]) => {
     const next = new Set(now.current.taken);
     const on = some.every((each) => next.has(each));
     for (const each of some) on ? next.delete(each) : next.add(each);
     set(next);
   };
-  const move = (by: number) => {
-    const next = Math.max(0, Math.min(keys.length - 1, now.current.at + by));
-    point(next);
-    document.getElementById(`hunk-${next}`)?.focus();
-  };
+  const all = () => (isAll ? set(new Set(), false) : set(new Set(places.map((place) => entries[place]!.key)), true));
   const apply = () => {
-    if (!now.current.taken.size) return;
-    api.apply(team, agent, { commit: data.commit, files: chosen(files, now.current.taken) }).then(
+    const { taken, rest } = now.current;
+    if (!taken.size) return;
+    api.apply(team, agent, { commit: data.commit, files: chosen(files, taken, rest), rest }).then(
       ({ paths }) => {
         say({ good: true, text: `In your tree now: ${named(paths)}` });
-        set(new Set());
+        set(new Set(), false);
       },
-      (why: unknown) => say({ good: false, text: why instanceof Error ? why.message : String(why) }),
+      (error: unknown) => say({ good: false, text: why(error) }),
     );
   };
+  const point = (next: number) => {
+    now.current.at = next;
+    setAt(next);
+  };
+  const list = useHunks({ entries, places, now, at, point, more: pages.more });
   useKeys(
     [
-      { keys: 'j', does: 'Next hunk', run: () => move(1) },
-      { keys: 'k', does: 'Hunk before', run: () => move(-1) },
-      { keys: 'x', does: 'Take or leave the hunk', run: () => keys[now.current.at] !== undefined && toggle([keys[now.current.at]!]) },
+      { keys: 'j', does: 'Next hunk', run: () => list.move(1) },
+      { keys: 'k', does: 'Hunk before', run: () => list.move(-1) },
+      { keys: 'x', does: 'Take or leave the hunk', run: () => places[now.current.at] !== undefined && toggle([entries[places[now.current.at]!]!.key]) },
       { keys: 'a', does: 'Bring what is taken into the tree', run: apply },
     ],
     [data, files],
   );
-  let number = 0;
-  let lines = 0;
   return (
     <>
-      <div class="title reviewhead">
+      <div class="title">
         <h1>What {agent} changed</h1>
         <span class="meta">
           {plural(data.total, 'file')}
@@ -121,11 +157,11 @@ function Body({ team, agent, data, again }: BodyProps) {
         <button class="btn" onClick={again}>
           Look again
         </button>
-        <button class="btn" onClick={() => toggle(keys)} disabled={!keys.length}>
-          {keys.length > 0 && keys.every((each) => taken.has(each)) ? 'Take none' : left > 0 ? 'Take all that are here' : 'Take all'}
+        <button class="btn" onClick={all} disabled={!places.length}>
+          {isAll ? 'Take none' : 'Take all'}
         </button>
         <button class="btn primary" disabled={!taken.size} onClick={apply}>
-          Bring {whole(taken.size)} of {plural(keys.length, 'hunk')} into my tree
+          {rest && left > 0 ? `Bring ${plural(taken.size, 'hunk')} and ${plural(left, 'file')} more into my tree` : `Bring ${whole(taken.size)} of ${plural(places.length, 'hunk')} into my tree`}
         </button>
       </div>
       {said && (
@@ -134,15 +170,23 @@ function Body({ team, agent, data, again }: BodyProps) {
         </p>
       )}
       {!files.length && <Empty title="Nothing has changed yet" />}
-      {files.map((file) => {
-        const first = number;
-        const room = Math.max(0, SHOWN - lines);
-        number += keysOf(file).length;
-        lines += file.hunks.reduce((sum, each) => sum + each.lines.length, 0);
-        return <OneFile key={file.path} file={file} first={first} room={room} taken={taken} toggle={toggle} here={at} point={point} />;
-      })}
+      {files.length > 0 && (
+        <div ref={list.scroller} class="card tall reviewlist" tabIndex={0} role="group" aria-label="Changes">
+          <div style={{ height: `${list.view.before}px` }} />
+          {entries.slice(list.view.from, list.view.to).map((entry, index) => (
+            <div key={entry.key} ref={list.view.measure(list.view.from + index)}>
+              {entry.at === null ? (
+                <Head file={entry.file} taken={taken} toggle={toggle} />
+              ) : (
+                <Hunk entry={entry} at={entry.at} is={{ here: entry.at === at, taken: taken.has(entry.key) }} toggle={toggle} point={point} lines={list.lines} />
+              )}
+            </div>
+          ))}
+          <div style={{ height: `${list.view.after}px` }} />
+        </div>
+      )}
       {left > 0 && (
-        <button class="btn" onClick={more}>
+        <button class="btn" onClick={pages.more}>
           {plural(left, 'file')} more
         </button>
       )}
@@ -150,71 +194,97 @@ function Body({ team, agent, data, again }: BodyProps) {
   );
 }
 
+interface HunksProps {
+  entries: Entry[];
+  places: number[];
+  now: { current: { at: number } };
+  at: number;
+  point: (at: number) => void;
+  more: () => void;
+}
+
+/** Which entries are in the page, how many lines of each, and the way from one hunk to the next. */
+function useHunks({ entries, places, now, at, point, more }: HunksProps) {
+  const scroller = useRef<HTMLDivElement>(null);
+  const view = useVirtual(scroller, entries.length, 90, 4);
+  const moved = useRef(false);
+  const [shown, show] = useState<Record<string, number>>({});
+  useEffect(() => {
+    if (view.to >= entries.length - 20) more();
+  }, [view.to, entries.length]);
+  useEffect(() => {
+    if (moved.current) document.getElementById(`hunk-${at}`)?.focus();
+    moved.current = false;
+  }, [at]);
+  const move = (by: number) => {
+    const next = Math.max(0, Math.min(places.length - 1, now.current.at + by));
+    if (places[next] === undefined) return;
+    moved.current = true;
+    point(next);
+    view.show(places[next]!);
+  };
+  const lines = { of: (key: string) => shown[key] ?? LINES, more: (key: string) => show({ ...shown, [key]: (shown[key] ?? LINES) + LINES }) };
+  return { scroller, view, move, lines };
+}
+
 const STATUS: Record<string, string> = { A: 'added', M: 'changed', D: 'removed', T: 'of another type' };
 
 /** Paths for a sentence: the first few, and how many others. */
 const named = (paths: string[]) => paths.slice(0, 20).join(', ') + (paths.length > 20 ? ` and ${whole(paths.length - 20)} more` : '');
 
-interface FileProps {
-  file: ChangedFile;
-  first: number;
-  /** Lines that may be shown at once, of all its hunks. */
-  room: number;
-  taken: Set<string>;
-  toggle: (keys: string[]) => void;
-  here: number;
-  point: (at: number) => void;
+function Head({ file, taken, toggle }: { file: ChangedFile; taken: Set<string>; toggle: (keys: string[]) => void }) {
+  const keys = keysOf(file);
+  return (
+    <label class="row filehead">
+      <input type="checkbox" checked={keys.every((each) => taken.has(each))} onChange={() => toggle(keys)} />
+      <Name text={file.path} mono />
+      <span class="muted small">
+        {STATUS[file.status] ?? file.status}
+        {file.binary && ', binary'}
+      </span>
+    </label>
+  );
 }
 
-function OneFile({ file, first, room, taken, toggle, here, point }: FileProps) {
-  const keys = keysOf(file);
-  let before = 0;
+interface HunkProps {
+  entry: Entry;
+  at: number;
+  is: { here: boolean; taken: boolean };
+  toggle: (keys: string[]) => void;
+  point: (at: number) => void;
+  lines: { of: (key: string) => number; more: (key: string) => void };
+}
+
+function Hunk({ entry: { file, key, hunk }, at, is, toggle, point, lines }: HunkProps) {
+  const [here, taken] = [is.here ? ' here' : '', is.taken ? ' taken' : ''];
+  if (hunk === null) {
+    return (
+      <div id={`hunk-${at}`} tabIndex={-1} class={`hunk muted small${here}${taken}`} onFocusIn={() => point(at)}>
+        Taken whole, or not at all.
+      </div>
+    );
+  }
   return (
-    <section class="card reviewfile" aria-label={file.path}>
-      <label class="row filehead">
-        <input type="checkbox" checked={keys.every((each) => taken.has(each))} onChange={() => toggle(keys)} />
-        <Name text={file.path} mono />
-        <span class="muted small">
-          {STATUS[file.status] ?? file.status}
-          {file.binary && ', binary'}
-        </span>
+    <div id={`hunk-${at}`} tabIndex={-1} role="group" aria-label={`${oneLine(file.path)}, from line ${hunk.new}`} class={`hunk${here}${taken}`} onFocusIn={() => point(at)}>
+      <label class="row small hunkhead">
+        <input type="checkbox" checked={is.taken} onChange={() => toggle([key])} />
+        <span class="muted">from line {hunk.new}</span>
       </label>
-      {file.hunks.map((hunk, at) => {
-        const key = keyOf(file.path, at);
-        const most = Math.max(0, room - before);
-        before += hunk.lines.length;
-        return (
-          <div key={key} id={`hunk-${first + at}`} tabIndex={-1} class={`hunk${here === first + at ? ' here' : ''}${taken.has(key) ? ' taken' : ''}`} onFocusIn={() => point(first + at)}>
-            <label class="row small hunkhead">
-              <input type="checkbox" checked={taken.has(key)} onChange={() => toggle([key])} />
-              <span class="muted">from line {hunk.new}</span>
-            </label>
-            <Lines hunk={hunk} most={most} />
-          </div>
-        );
-      })}
-      {!file.hunks.length && (
-        <div id={`hunk-${first}`} tabIndex={-1} class={`hunk muted small${here === first ? ' here' : ''}`}>
-          Taken whole, or not at all.
-        </div>
-      )}
-    </section>
+      <Lines hunk={hunk} most={lines.of(key)} more={() => lines.more(key)} />
+    </div>
   );
 }
 
 const CLASS: Record<string, string> = { added: 'plus', removed: 'minus' };
 const SIGN: Record<string, string> = { added: '+', removed: '\u2212' };
-/** Lines of all files that are shown before somebody asks for more. */
-const SHOWN = 2000;
-const MORE = 400;
+/** Lines of a hunk that are shown before somebody asks for more, and so many more each time. */
+const LINES = 400;
 
-function Lines({ hunk, most }: { hunk: ChangedFile['hunks'][number]; most: number }) {
-  const [more, setMore] = useState(0);
+function Lines({ hunk, most, more }: { hunk: ChangedFile['hunks'][number]; most: number; more: () => void }) {
   const lines = flat({ path: '', binary: false, cut: false, hunks: [hunk] }).slice(1);
-  const shown = lines.slice(0, Math.min(most, MORE) + more);
   return (
     <>
-      {shown.map((line, at) => (
+      {lines.slice(0, most).map((line, at) => (
         <div key={at} class={`dl ${CLASS[line.kind] ?? ''}`}>
           <span class="ln">{line.old ?? ''}</span>
           <span class="ln">{line.now ?? ''}</span>
@@ -224,9 +294,9 @@ function Lines({ hunk, most }: { hunk: ChangedFile['hunks'][number]; most: numbe
           </pre>
         </div>
       ))}
-      {shown.length < lines.length && (
-        <button class="btn quiet" onClick={() => setMore(more + MORE)}>
-          {plural(lines.length - shown.length, 'line')} more
+      {most < lines.length && (
+        <button class="btn quiet" onClick={more}>
+          {plural(lines.length - most, 'line')} more
         </button>
       )}
     </>

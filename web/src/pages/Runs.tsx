@@ -13,7 +13,8 @@ const MOST = 8;
 
 export function Runs() {
   const all = runs.value;
-  const [sought, seek] = useState('');
+  const sought = place.value.query.get('text') ?? '';
+  const seek = (text: string) => refine({ text });
   const chosen = (place.value.query.get('compare') ?? '').split(',').filter(Boolean);
   const choose = (id: string) => {
     const next = chosen.includes(id) ? chosen.filter((each) => each !== id) : [...chosen, id].slice(-MOST);
@@ -64,15 +65,15 @@ export function Runs() {
 function columns(chosen: string[], choose: (id: string) => void): Column<RunRow>[] {
   return [
     { name: 'pick', kind: 'tick', label: <span class="sr">Compare</span>, cell: (run) => <input type="checkbox" aria-label={`Compare ${run.name}`} checked={chosen.includes(run.id)} onChange={() => choose(run.id)} /> },
-    { name: 'name', label: 'Run', kind: 'wide', cell: (run) => <a href={to(['run', run.id])}><Name text={run.name} /></a> },
-    { name: 'state', label: 'State', cell: (run) => <StateBadge state={run.state} /> },
-    { name: 'steps', label: 'Steps', kind: 'r', cell: (run) => whole(run.steps) },
-    { name: 'reward', label: 'Reward', kind: 'r', cell: (run) => figure(run.figures.reward) },
-    { name: 'solve', label: 'Solved', kind: 'r', title: 'Share of the latest rollouts', cell: (run) => percent(run.figures.solve_rate) },
+    { name: 'name', label: 'Run', kind: 'wide', sort: (run) => run.name, cell: (run) => <a href={to(['run', run.id])}><Name text={run.name} /></a> },
+    { name: 'state', label: 'State', sort: (run) => run.state, cell: (run) => <StateBadge state={run.state} /> },
+    { name: 'steps', label: 'Steps', kind: 'r', sort: (run) => run.steps, cell: (run) => whole(run.steps) },
+    { name: 'reward', label: 'Reward', kind: 'r', sort: (run) => run.figures.reward ?? null, cell: (run) => figure(run.figures.reward) },
+    { name: 'solve', label: 'Solved', kind: 'r', title: 'Share of the latest rollouts', sort: (run) => run.figures.solve_rate ?? null, cell: (run) => percent(run.figures.solve_rate) },
     { name: 'trajectories', label: 'Trajectories', kind: 'r', cell: (run) => (run.trajectories === null ? <a href={to(['run', run.id, 'trajectories'])}>open</a> : <a href={to(['run', run.id, 'trajectories'])}>{whole(run.trajectories)}</a>) },
-    { name: 'bytes', label: 'Size', kind: 'r', cell: (run) => bytes(run.bytes) },
-    { name: 'updated', label: 'Changed', cell: (run) => <span class="muted" title={moment(run.updated_at)}>{ago(run.updated_at)}</span> },
-    { name: 'recipe', label: 'Recipe', kind: 'wide', cell: (run) => (run.recipe ? <Name text={run.recipe} mono /> : NONE) },
+    { name: 'bytes', label: 'Size', kind: 'r', sort: (run) => run.bytes, cell: (run) => bytes(run.bytes) },
+    { name: 'updated', label: 'Changed', sort: (run) => run.updated_at, cell: (run) => <span class="muted" title={moment(run.updated_at)}>{ago(run.updated_at)}</span> },
+    { name: 'recipe', label: 'Recipe', kind: 'wide', sort: (run) => run.recipe, cell: (run) => (run.recipe ? <Name text={run.recipe} mono /> : NONE) },
   ];
 }
 

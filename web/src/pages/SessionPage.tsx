@@ -6,7 +6,7 @@ import type { Json, SessionEvent } from '../api/types';
 import { plural, whole } from '../format';
 import { useKeys } from '../keys';
 import { besides, logged, NOTHING, pictured, type Beside, type Item, type LogLine, type SessionCall } from '../model/dialogue';
-import { go, to } from '../router';
+import { go, place, refine, to } from '../router';
 import { work } from '../session';
 import { follow } from '../stream';
 import { Badge, Empty, Long, Name, Said, Shown, Some } from '../ui/bits';
@@ -33,7 +33,8 @@ export function SessionPage({ id }: { id: string }) {
     [id],
   );
   const about = useLoad((signal) => api.session(id, signal), [id, beside.state], true);
-  const [at, setAt] = useState<number | null>(null);
+  const at = Number(place.value.query.get('event')) || null;
+  const setAt = (event: number | null) => refine({ event });
   const shown = at === null ? lines.length : Math.min(at, lines.length);
   const items = useMemo(() => pictured(lines.slice(0, shown)), [shown, id]);
   return (
@@ -46,13 +47,7 @@ export function SessionPage({ id }: { id: string }) {
           <Items items={items} />
           {at === null && <Now beside={beside} session={id} />}
           {work.value && at === null && <Speak row={row} beside={beside} />}
-          {work.value && at !== null && (
-            <div>
-              <button class="btn" onClick={() => void api.fork(id, shown).then((made) => go(to(['session', made.id])))}>
-                Fork from here
-              </button>
-            </div>
-          )}
+          {work.value && at !== null && <ForkHere id={id} line={shown} />}
         </>
       )}
     </Shown>
@@ -241,6 +236,27 @@ function Now({ beside, session }: { beside: Beside; session: string }) {
   );
 }
 
+function ForkHere({ id, line }: { id: string; line: number }) {
+  const [fault, setFault] = useState<string | null>(null);
+  const fork = () =>
+    api.fork(id, line).then(
+      (made) => go(to(['session', made.id])),
+      (why: unknown) => setFault(why instanceof Error ? why.message : String(why)),
+    );
+  return (
+    <div class="row">
+      <button class="btn" onClick={() => void fork()}>
+        Fork from here
+      </button>
+      {fault && (
+        <span class="bad small" role="status">
+          <Said text={fault} />
+        </span>
+      )}
+    </div>
+  );
+}
+
 function Speak({ row, beside }: { row: SessionRow; beside: Beside }) {
   const [text, write] = useState('');
   const [fault, setFault] = useState<string | null>(null);
@@ -249,17 +265,22 @@ function Speak({ row, beside }: { row: SessionRow; beside: Beside }) {
     what.catch((why: unknown) => setFault(why instanceof Error ? why.message : String(why)));
   };
   const working = beside.state === 'working';
+  const send = (event: Event) => {
+    event.preventDefault();
+    if (working || !text.trim()) return;
+    doing(api.prompt(row.id, { text }).then(() => write('')));
+  };
   return (
-    <form
-      class="card stack"
-      aria-label="Speak"
-      onSubmit={(event) => {
-        event.preventDefault();
-        if (!text.trim()) return;
-        doing(api.prompt(row.id, { text }).then(() => write('')));
-      }}
-    >
-      <textarea class="field" rows={2} aria-label="Say something to the agent" placeholder="Say something to the agent" value={text} onInput={(event) => write(event.currentTarget.value)} />
+    <form class="card stack" aria-label="Speak" onSubmit={send}>
+      <textarea
+        class="field"
+        rows={2}
+        aria-label="Say something to the agent"
+        placeholder="Say something to the agent. Ctrl Enter sends it."
+        value={text}
+        onInput={(event) => write(event.currentTarget.value)}
+        onKeyDown={(event) => event.key === 'Enter' && (event.ctrlKey || event.metaKey) && send(event)}
+      />
       <div class="row">
         <button class="btn primary" disabled={working || !text.trim()}>
           Send

@@ -18,7 +18,7 @@ export function Sessions() {
     <>
       <div class="title">
         <h1>Sessions</h1>
-        <span class="meta">{found.data && `${whole(found.data.total)} there`}</span>
+        <span class="meta">{found.data && `${whole(found.data.total)} there${found.data.sessions.length < found.data.total ? `, of which the newest ${whole(found.data.sessions.length)} are here` : ''}`}</span>
         <span class="grow" />
         <input id="seek" class="field" type="search" placeholder="Words of a prompt, a directory" aria-label="Look for a session" value={sought} onInput={(event) => seek(event.currentTarget.value)} />
       </div>
@@ -26,7 +26,7 @@ export function Sessions() {
         {({ sessions }) => {
           const rows = sessions.filter((row) => `${row.task} ${row.directory ?? ''} ${row.id}`.toLowerCase().includes(sought.toLowerCase()));
           if (!sessions.length) return <Empty title="No session yet">Begin one with <code>etude agent</code> in a project of yours.</Empty>;
-          if (!rows.length) return <Empty title={`No session says \u201c${sought}\u201d`} />;
+          if (!rows.length) return <Empty title={`No session that is here begins with \u201c${sought}\u201d, or is of such a directory`}>Only the first prompt, the directory and the id are looked through.</Empty>;
           return (
             <div class="card">
               <Rows

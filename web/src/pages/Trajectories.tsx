@@ -6,8 +6,9 @@ import type { TrajectoriesEvent, TrajectoryRow } from '../api/types';
 import { ago, figure, moment, NONE, seconds, versions, whole } from '../format';
 import { isReport } from '../api/kept';
 import { useKeys } from '../keys';
-import { line, NAMES, ofAddress, ofRange, parse, rangeOf, WORDS, type FilterQuery } from '../model/filter';
-import { go, place, refine, to } from '../router';
+import { listed } from '../model/listed';
+import { line, NAMES, ofAddress, ofRange, parse, rangeOf, strange, WORDS, type FilterQuery } from '../model/filter';
+import { go, hash, place, refine, to } from '../router';
 import { follow } from '../stream';
 import { oneLine } from '../text';
 import { Badge, Empty, Fault, Name, OutcomeBadge, Wait } from '../ui/bits';
@@ -17,6 +18,8 @@ import { Rows, type Column } from '../ui/Rows';
 import '../style/chart.css';
 
 const PAGE = 200;
+/** Between two looks at how many there are, while the server still reads the archive. */
+const LOOK_MS = 1000;
 /** The first is the server's own. */
 const ORDERS: [value: string, label: string][] = [['-kept', 'Newest first'], ['kept', 'Oldest first'], ['-reward', 'Best first'], ['reward', 'Worst first'], ['-seconds', 'Longest first'], ['-sampled_tokens', 'Most tokens first'], ['-turns', 'Most turns first']];
 
@@ -27,6 +30,12 @@ export function Trajectories({ run }: { run: string }) {
   const order = query.get('order') ?? '';
   const set = (next: FilterQuery) => refine({ ...Object.fromEntries(NAMES.map((name) => [name, null])), ...next });
   const count = useLoad((signal) => api.count(run, filter, signal), [run, filter], true);
+  const filling = count.data?.filling ?? false;
+  useEffect(() => {
+    if (!filling) return;
+    const timer = setTimeout(count.again, LOOK_MS);
+    return () => clearTimeout(timer);
+  }, [count.data]);
   const rewards = useLoad((signal) => api.histogram(run, { field: 'reward', bins: 40, ...filter, reward: null }, signal), [run, filter], true);
   const [fresh, setFresh] = useState(0);
   const [shown, setShown] = useState(0);
@@ -43,7 +52,9 @@ export function Trajectories({ run }: { run: string }) {
     <>
       <div class="title">
         <h1>Trajectories</h1>
-        <span class="meta">{count.data && `${whole(count.data.count)} ${Object.keys(filter).length ? 'found' : 'kept'}`}</span>
+        <span class="meta" role="status">
+          {count.data && `${whole(count.data.count)} ${Object.keys(filter).length ? 'found' : 'kept'}${filling ? ' so far: the archive is being read' : ''}`}
+        </span>
         {fresh > 0 && (
           <button class="btn" onClick={() => (setFresh(0), setShown(shown + 1), count.again(), rewards.again())}>
             {whole(fresh)} new or changed: show
@@ -109,6 +120,11 @@ function Bar({ run, filter, set, order }: BarProps) {
           Clear
         </button>
       )}
+      {strange(written).map((each) => (
+        <p key={each} class="warn small" role="status">
+          {`\u201c${oneLine(each, 40)}:\u201d is no filter, and is looked for as text. There are ${WORDS.join(', ')}.`}
+        </p>
+      ))}
       <span id="filter-help" class="sr">
         Words to look for, and {WORDS.join(', ')}, each with a colon and a value.
       </span>
@@ -168,6 +184,9 @@ function List({ run, filter, order, total }: ListProps) {
     );
   }, [next, asking, fault, run, order]);
   useEffect(more, []);
+  useEffect(() => {
+    listed.value = { run, address: hash.value, ids: rows.map((row) => row.id) };
+  }, [rows]);
   if (fault && !rows.length) return <Fault why={fault} />;
   if (!rows.length) {
     if (next !== null) return <Wait of="the trajectories" />;

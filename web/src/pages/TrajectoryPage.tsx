@@ -5,6 +5,7 @@ import { api } from '../api/client';
 import type { Note, TrajectoryAnswer, TurnAnswer } from '../api/types';
 import { figure, moment, NONE, plural, seconds, signed, versions, whole } from '../format';
 import { useKeys } from '../keys';
+import { beside, listed } from '../model/listed';
 import type { Way } from '../model/tokens';
 import { WAYS } from '../model/tokens';
 import { go, place, refine, to } from '../router';
@@ -34,8 +35,14 @@ function Body({ run, data, again }: { run: string; data: TrajectoryAnswer; again
   const asked = place.value.query.get('tab') ?? 'turns';
   const tab = TABS.includes(asked) ? asked : 'turns';
   const choose = (next: string) => refine({ tab: next === 'turns' ? null : next, event: null });
+  const turn = (by: number) => {
+    const next = beside(listed, run, row.id, by);
+    if (next !== null) go(to(['run', run, 'trajectory', next], { tab: place.value.query.get('tab'), by: place.value.query.get('by') }));
+  };
   useKeys(
     [
+      { keys: '[', does: 'The one before in the list', run: () => turn(-1) },
+      { keys: ']', does: 'The next in the list', run: () => turn(1) },
       ...TABS.map((each, at) => ({ keys: String(at + 1), does: `Show ${each}`, run: () => choose(each) })),
       { keys: 'o', does: 'Open its group', run: () => go(to(['run', run, 'group', row.group_id])) },
     ],
@@ -43,7 +50,7 @@ function Body({ run, data, again }: { run: string; data: TrajectoryAnswer; again
   );
   return (
     <>
-      <Head run={run} data={data} />
+      <Head run={run} data={data} turn={turn} />
       <Tabs
         label="Parts of the trajectory"
         now={tab}
@@ -69,7 +76,7 @@ function Body({ run, data, again }: { run: string; data: TrajectoryAnswer; again
   );
 }
 
-function Head({ run, data }: { run: string; data: TrajectoryAnswer }) {
+function Head({ run, data, turn }: { run: string; data: TrajectoryAnswer; turn: (by: number) => void }) {
   const { row, outcome, marks } = data;
   const parts = Object.entries(outcome.parts).filter(([, value]) => value !== 0);
   return (
@@ -87,6 +94,17 @@ function Head({ run, data }: { run: string; data: TrajectoryAnswer }) {
         {row.phase !== 'training' && <Badge tone="accent">{row.phase}</Badge>}
         {row.limit && <Badge tone="warn">limit: {row.limit}</Badge>}
         {row.dropped && <Badge title="Why it was not trained on">left out: {row.dropped.replaceAll('_', ' ')}</Badge>}
+        {listed.value?.run === run && listed.value.ids.includes(row.id) && (
+          <>
+            <span class="grow" />
+            <button class="btn" disabled={beside(listed, run, row.id, -1) === null} onClick={() => turn(-1)}>
+              Before <span class="kbd">[</span>
+            </button>
+            <button class="btn" disabled={beside(listed, run, row.id, 1) === null} onClick={() => turn(1)}>
+              Next <span class="kbd">]</span>
+            </button>
+          </>
+        )}
       </div>
       <div class="card">
         <Facts

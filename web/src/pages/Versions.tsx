@@ -1,25 +1,63 @@
-// The chain of versions that a run published: how large each was, when the engines had it, and what that cost them.
-import { useEffect, useMemo } from 'preact/hooks';
+// The chain of versions that a run published: how large each was, when the engines had it, and what that cost them. Owns that
+// all of them come, a thousand at a time, and that after a step only what is new is asked for.
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { api } from '../api/client';
-import type { VersionRow } from '../api/types';
+import { isReport } from '../api/kept';
+import type { StepsEvent, VersionRow } from '../api/types';
 import { ago, bytes, figure, moment, NONE, plural, seconds } from '../format';
 import { to, go } from '../router';
 import { follow } from '../stream';
 import { Empty, Facts, Shown } from '../ui/bits';
-import { useLoad } from '../ui/load';
+import type { Loaded } from '../ui/load';
 import { Rows } from '../ui/Rows';
 
+function useVersions(run: string): Loaded<VersionRow[]> {
+  const [rows, set] = useState<VersionRow[] | null>(null);
+  const [error, setError] = useState<string | null>(null);
+  const now = useRef({ rows: [] as VersionRow[], asking: false, again: false });
+  const more = async () => {
+    if (now.current.asking) return void (now.current.again = true);
+    now.current.asking = true;
+    try {
+      do {
+        now.current.again = false;
+        const found = await api.versions(run, now.current.rows.at(-1)?.version ?? null);
+        now.current.rows = [...now.current.rows, ...found.rows];
+        set(now.current.rows);
+        setError(null);
+        now.current.again ||= found.next !== null && !isReport;
+      } while (now.current.again);
+    } catch (why) {
+      setError(why instanceof Error ? why.message : String(why));
+    } finally {
+      now.current.asking = false;
+    }
+  };
+  const anew = () => {
+    now.current.rows = [];
+    void more();
+  };
+  useEffect(() => {
+    void more();
+    return follow(`run/${run}/steps`, (data) => {
+      const told = data as StepsEvent;
+      if (told.cut !== undefined || told.reset) anew(); // steps were taken back, and their versions with them
+      else void more();
+    });
+  }, [run]);
+  return { data: rows, error, loading: rows === null, again: anew };
+}
+
 export function Versions({ run }: { run: string }) {
-  const found = useLoad((signal) => api.versions(run, signal), [run], true);
-  useEffect(() => follow(`run/${run}/steps`, found.again), [run, found.again]);
+  const found = useVersions(run);
   return (
     <>
       <div class="title">
         <h1>Versions</h1>
-        {found.data && <span class="meta">{plural(found.data.rows.length, 'version')}</span>}
+        {found.data && <span class="meta">{plural(found.data.length, 'version')}</span>}
       </div>
       <Shown from={found} of="the versions">
-        {({ rows }) => (rows.length ? <Body run={run} rows={rows} /> : <Empty title="No version yet">The trainer publishes one after each step.</Empty>)}
+        {(rows) => (rows.length ? <Body run={run} rows={rows} /> : <Empty title="No version yet">The trainer publishes one after each step.</Empty>)}
       </Shown>
     </>
   );

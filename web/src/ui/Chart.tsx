@@ -5,7 +5,7 @@ import 'uplot/dist/uPlot.min.css';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Series } from '../api/types';
 import { figure, NONE, tick } from '../format';
-import { aligned } from '../model/series';
+import { aligned, smoothed } from '../model/series';
 import { colour, painted } from '../theme';
 
 export interface Line {
@@ -18,20 +18,23 @@ export interface ChartProps {
   title: string;
   lines: Line[];
   height?: number;
+  /** How much of each point is of those before; what was measured is drawn faintly beside. */
+  smooth?: number;
   zoom?: (from: number | null, to: number | null) => void;
 }
 
-export function Chart({ title, lines, height = 150, zoom }: ChartProps) {
+export function Chart({ title, lines, height = 150, smooth = 0, zoom }: ChartProps) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const [under, setUnder] = useState<number | null>(null);
   const data = aligned(lines.map((each) => each.series));
-  const shape = `${lines.map((each) => each.name + each.colour).join()}|${painted.value}|${height}`;
+  const drawn = smooth ? data.columns.map((each, at) => (at % 3 === 2 ? smoothed(each, smooth) : each)) : data.columns;
+  const shape = `${lines.map((each) => each.name + each.colour).join()}|${painted.value}|${height}|${smooth}`;
 
   useEffect(() => {
     const element = box.current;
     if (!element) return;
-    const made = new uPlot(options(lines, element.clientWidth, height, zoom, setUnder), [data.x, ...data.columns], element);
+    const made = new uPlot(options(lines, element.clientWidth, { height, zoom, smooth }, setUnder), [data.x, ...drawn], element);
     plot.current = made;
     const sizes = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height }));
     sizes.observe(element);
@@ -43,7 +46,7 @@ export function Chart({ title, lines, height = 150, zoom }: ChartProps) {
   }, [shape]);
 
   useEffect(() => {
-    plot.current?.setData([data.x, ...data.columns]);
+    plot.current?.setData([data.x, ...drawn]);
   }, [JSON.stringify(lines.map((each) => [each.series.x.length, each.series.x.at(-1), each.series.x[0], each.series.last.at(-1)]))]);
 
   const at = under !== null && under < data.x.length ? under : null;
@@ -83,7 +86,8 @@ const least = (values: (number | null)[], of: (a: number, b: number) => number) 
   values.reduce<number | null>((best, value) => (value === null ? best : best === null ? value : of(best, value)), null);
 
 function options(
-  lines: Line[], width: number, height: number, zoom: ChartProps['zoom'], under: (at: number | null) => void,
+  lines: Line[], width: number, { height, zoom, smooth }: Pick<ChartProps, 'zoom'> & { height: number; smooth: number },
+  under: (at: number | null) => void,
 ): uPlot.Options {
   const axis: uPlot.Axis = {
     stroke: colour('muted'),
@@ -101,7 +105,7 @@ function options(
       { ...axis, size: 18, gap: 2, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000] },
       { ...axis, size: 46, gap: 4, space: 28, values: (_, ticks) => ticks.map(tick) },
     ],
-    series: [{}, ...lines.flatMap((line) => three(line))],
+    series: [{}, ...lines.flatMap((line) => three(line, smooth > 0))],
     bands: lines.map((line, at) => ({ series: [3 * at + 2, 3 * at + 1], fill: line.colour + '2e' }) as uPlot.Band),
     cursor: {
       sync: { key: 'steps', setSeries: false },
@@ -122,9 +126,9 @@ function options(
   };
 }
 
-function three(line: Line): uPlot.Series[] {
+function three(line: Line, faint: boolean): uPlot.Series[] {
   const points = { show: line.series.x.length < 3 };
-  const edge: uPlot.Series = { stroke: 'transparent', width: 0, points: { show: false }, spanGaps: true };
+  const edge: uPlot.Series = { stroke: faint ? line.colour + '50' : 'transparent', width: faint ? 1 : 0, points: { show: false }, spanGaps: true };
   return [edge, edge, { stroke: line.colour, width: 1.5, points, spanGaps: true }];
 }
 

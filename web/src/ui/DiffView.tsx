@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { api } from '../api/client';
 import type { FileAnswer, DiffAnswer } from '../api/types';
 import { plural } from '../format';
+import { useKeys } from '../keys';
 import { Empty, Name, Said, Shown } from './bits';
 import { useLoad } from './load';
 import { useVirtual } from './virtual';
@@ -25,6 +26,15 @@ export function DiffView({ run, id, first, total }: { run: string; id: string; f
       () => (asking.current = false),
     );
   }, [view.to, files.length, total]);
+  const now = useRef(0); // two keys may come before one is shown
+  const move = (by: number) => {
+    const next = Math.max(0, Math.min(files.length - 1, now.current + by));
+    if (!files[next]) return;
+    now.current = next;
+    setOpen(files[next].path);
+    view.show(next);
+  };
+  useKeys([{ keys: 'j', does: 'Next file', run: () => move(1) }, { keys: 'k', does: 'File before', run: () => move(-1) }], [files]);
   if (!files.length) return <Empty title="No file was changed">The diff of this trajectory is empty, or the run has kept none.</Empty>;
   return (
     <div class="files">
@@ -32,7 +42,7 @@ export function DiffView({ run, id, first, total }: { run: string; id: string; f
         <ul aria-label={plural(total, 'changed file')} style={{ paddingTop: `${view.before}px`, paddingBottom: `${view.after}px` }}>
           {files.slice(view.from, view.to).map((file, at) => (
             <li key={file.path} ref={view.measure(view.from + at)} aria-setsize={total} aria-posinset={view.from + at + 1}>
-              <button aria-current={file.path === open} onClick={() => setOpen(file.path)}>
+              <button aria-current={file.path === open} onClick={() => ((now.current = view.from + at), setOpen(file.path))}>
                 <span class="clip">
                   <Name text={file.path} mono />
                 </span>

@@ -64,7 +64,7 @@ export function Questions({ session, request, questions, who }: Props) {
             </button>
           </>
         )}
-        <input class="field grow" placeholder="Words for the model, with a no" aria-label="Words for the model" value={words} onInput={(event) => write(event.currentTarget.value)} />
+        <input class="field grow" placeholder="Deny with words for the model, and Enter" aria-label="Words for the model" value={words} onInput={(event) => write(event.currentTarget.value)} onKeyDown={(event) => event.key === 'Enter' && words.trim() && !sent && say({ allowed: false, words })} />
         <button class="btn" disabled={sent} onClick={() => say({ allowed: false, words })}>
           Deny
         </button>

@@ -12,6 +12,8 @@ export interface Column<R> {
   /** `r` sets figures to the right, `wide` cuts long words. */
   kind?: 'r' | 'wide' | 'tick';
   title?: string;
+  /** What rows are ordered by when its head is pressed: the largest first, then the smallest, then as they were. */
+  sort?: (row: R) => string | number | null;
 }
 
 interface Props<R> {
@@ -26,7 +28,27 @@ interface Props<R> {
   keys?: { key: string; does: string; run: (row: R) => void }[];
 }
 
-export function Rows<R>({ label, rows, columns, id, open, total, more, keys = [] }: Props<R>) {
+/** Rows in the order of a column, what has no value last. */
+export function ordered<R>(rows: R[], by: (row: R) => string | number | null, falls: boolean): R[] {
+  const sign = falls ? -1 : 1;
+  return [...rows].sort((one, other) => {
+    const [a, b] = [by(one), by(other)];
+    if (a === null || b === null) return Number(a === null) - Number(b === null);
+    return sign * (typeof a === 'string' ? a.localeCompare(String(b)) : a - Number(b));
+  });
+}
+
+/** Which column orders the rows; a press on its head turns it round, the third leaves it. */
+function useOrder<R>(given: R[], columns: Column<R>[]) {
+  const [order, set] = useState<{ name: string; falls: boolean } | null>(null);
+  const by = columns.find((each) => each.name === order?.name)?.sort;
+  const press = (name: string) => set(order?.name !== name ? { name, falls: true } : order.falls ? { name, falls: false } : null);
+  const aria = (each: Column<R>) => (each.sort ? (order?.name !== each.name ? ('none' as const) : order.falls ? ('descending' as const) : ('ascending' as const)) : undefined);
+  return { rows: order && by ? ordered(given, by, order.falls) : given, press, aria, sign: (each: Column<R>) => (order?.name === each.name ? (order.falls ? ' \u2193' : ' \u2191') : '') };
+}
+
+export function Rows<R>({ label, rows: given, columns, id, open, total, more, keys = [] }: Props<R>) {
+  const { rows, press, aria, sign } = useOrder(given, columns);
   const scroller = useRef<HTMLDivElement>(null);
   const [at, setAt] = useState<number | null>(null);
   const now = useRef({ rows, at }); // two keys may come before one is shown
@@ -67,8 +89,15 @@ export function Rows<R>({ label, rows, columns, id, open, total, more, keys = []
         <thead>
           <tr aria-rowindex={1}>
             {columns.map((each) => (
-              <th key={each.name} scope="col" class={each.kind === 'wide' ? undefined : each.kind} title={each.title}>
-                {each.label}
+              <th key={each.name} scope="col" class={each.kind === 'wide' ? undefined : each.kind} title={each.title} aria-sort={aria(each)}>
+                {each.sort ? (
+                  <button onClick={() => press(each.name)}>
+                    {each.label}
+                    {sign(each)}
+                  </button>
+                ) : (
+                  each.label
+                )}
               </th>
             ))}
           </tr>

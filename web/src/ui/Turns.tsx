@@ -89,6 +89,8 @@ function OneTurn({ turn, index, here, ...props }: Props & { turn: TurnAnswer; in
 
 function OneCall({ run, id, call, findings, notes, event, annotate, forget }: Props & { call: CallAnswer }) {
   const [writing, setWriting] = useState(false);
+  const [fault, setFault] = useState<string | null>(null);
+  const remove = (note: Note) => forget(note).catch((why: unknown) => setFault(why instanceof Error ? why.message : String(why)));
   const about = findings.filter((each) => each.event === call.event);
   const mine = notes.filter((each) => each.place.event === call.event);
   const took = call.started_at !== null && call.ended_at !== null ? call.ended_at - call.started_at : null;
@@ -128,12 +130,13 @@ function OneCall({ run, id, call, findings, notes, event, annotate, forget }: Pr
                 <Said text={each.author} />
               </span>
               {work.value && (
-                <button class="btn quiet" onClick={() => void forget(each)} aria-label="Take the note away">
+                <button class="btn quiet" onClick={() => void remove(each)} aria-label="Take the note away">
                   ×
                 </button>
               )}
             </div>
           ))}
+          {fault && <p class="bad small">{fault}</p>}
           {writing && <NoteForm save={(text) => annotate({ event: call.event, text }).then(() => setWriting(false))} />}
         </div>
       )}

@@ -144,11 +144,17 @@ export function OutcomeBadge({ row }: { row: Pick<TrajectoryRow, 'outcome' | 'so
   return <Badge tone={tone}>{word}</Badge>;
 }
 
-const STATES: Record<RunRow['state'], Tone> = { running: 'accent', ended: 'good', stopped: 'warn', copied: '' };
+const STATES: Record<RunRow['state'], [Tone, string]> = {
+  running: ['accent', 'A process of the studio\u2019s machine has it'], ended: ['good', 'It has come to its end, and written its summary'],
+  stopped: ['warn', 'It has not come to its end, and no process has it: etude train RECIPE --resume goes on'],
+  copied: ['', 'Its files were made on another machine; whether it goes on there is not known here'],
+};
+/** What a run's state means. */
+export const meaning = (state: RunRow['state']) => STATES[state][1];
 
 export function StateBadge({ state }: { state: RunRow['state'] }) {
   return (
-    <Badge tone={STATES[state]}>
+    <Badge tone={STATES[state][0]} title={meaning(state)}>
       {state === 'running' && <span class="dot accent live" />}
       {state}
     </Badge>
