@@ -5,9 +5,10 @@
 In a tree of Python's library and the packages beside it. `cold_cpu_s_10k` is the CPU time of taking in 10,000 files;
 `first_query_ms` a question that a fresh process asks of a store that knows them all, with finding out that nothing has
 changed; `query_ms_p50` the later ones; `changed_ms` a question after 100 files were changed; `second_worktree_embeds`
-how many contents a second worktree of the same commit takes in; `memory_mb` the largest size of the process that built.
-Times are CPU times of the process and wall times, since other work on the machine stretches the second alone. With
-`--at` the tree and its store are kept for the next run. The last line is one JSON object.
+how many pieces a second worktree of the same commit embeds (it takes in no content either); `memory_mb` the largest
+size of the process that built. Times are CPU times of the process and wall times, since other work on the machine
+stretches the second alone. With `--at` the tree and its store are kept for the next run. The last line is one JSON
+object.
 """
 
 from __future__ import annotations
@@ -83,20 +84,13 @@ def after_changes(root: Path) -> dict[str, float]:
     return {"changed_ms": round(wall, 1), "changed_cpu_ms": round(cpu, 1), "changed_found": found}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--files", type=int, default=50_000)
-    parser.add_argument("--at", type=Path)
-    parser.add_argument("--asked", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.asked:
-        print(json.dumps(asked(options.asked)))
-        return
+def in_tree(files: int, kept_at: Path | None = None) -> dict[str, object]:
+    """All figures, of a tree of so many files; with `kept_at` it stays there for the next time."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
-        at = options.at or Path(place)
-        root = at / f"tree-{options.files}"
+        at = kept_at or Path(place)
+        root = at / f"tree-{files}"
         if not root.exists():
-            source_tree(root, options.files)
+            source_tree(root, files)
         os.environ["XDG_CACHE_HOME"] = str(at / "cache")
         built, cpu, _ = timed(lambda: build(root, open_store()))
         line: dict[str, object] = {"files": built.files + built.too_long, "taken": built.taken}
@@ -105,13 +99,24 @@ def main() -> None:
         line["memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         other = at / "second"
         git(root, "worktree", "add", "-q", "--force", str(other))
-        line["second_worktree_embeds"] = build(other, open_store()).taken
+        second = build(other, open_store())
+        assert second.taken == 0, f"a second worktree took {second.taken} contents in anew"
+        line["second_worktree_embeds"] = second.embedded
         git(root, "worktree", "remove", "--force", str(other))
         fresh = [sys.executable, __file__, "--asked", str(root)]
         line |= json.loads(subprocess.run(fresh, check=True, capture_output=True, text=True, timeout=600).stdout)
         line |= after_changes(root)
         print(f"{line['files']} files, {built.bytes >> 20} MiB of store")
-        print(json.dumps(line))
+        return line
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--files", type=int, default=50_000)
+    parser.add_argument("--at", type=Path)
+    parser.add_argument("--asked", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    print(json.dumps(asked(options.asked) if options.asked else in_tree(options.files, options.at)))
 
 
 if __name__ == "__main__":

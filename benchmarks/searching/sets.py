@@ -1,7 +1,8 @@
 """Questions with known answers, from histories that are pinned: what search.py asks.
 
 `locate`: a commit's message, the tree before it, and the files and functions that it changed. From the tasks in
-`benchmarks/mined`, whose bundles hold both trees. `doc`: a docstring, and the function it was taken from, in a tree
+`benchmarks/mined`, whose bundles hold both trees. `of_clone`: the same of a clone that is at hand, by the miner's own
+rules and without running a test. `doc`: a docstring, and the function it was taken from, in a tree
 without docstrings.
 """
 
@@ -15,6 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from etude.tasks.mined.history import History
+from etude.tasks.mined.instruction import instruction_of
+from etude.tasks.mined.split import MineLimits, Rejected, split_commit
+
 MINED = Path(__file__).parents[1] / "mined"
 PARTS = {
     "development": ("boltons", "toolz"),
@@ -23,6 +28,7 @@ PARTS = {
 """By repository. Nothing is chosen on the sealed ones: they are asked at the end, once."""
 _DOCS = 120
 _LEAST_WORDS = 5
+_LOOKED_AT = 2000
 Span = tuple[str, int, int]
 
 
@@ -55,6 +61,25 @@ def locate(repository: str, tasks: Path) -> Iterator[Question]:
         if changed and message:
             spans = tuple(span for path in sorted(changed) for span in _changed(path, tree[path], after[path]))
             yield Question(repository, tree, message, frozenset(changed), spans)
+
+
+def of_clone(clone: Path, revision: str, most: int) -> Iterator[Question]:
+    """Of the newest commits that change source and tests, and whose message says what is wanted and not how."""
+    history = History(clone)
+    limits, found = MineLimits(workspace_mb=48), 0
+    for commit in history.commits(revision, _LOOKED_AT):
+        candidate = split_commit(history, commit, limits)
+        if isinstance(candidate, Rejected):
+            continue
+        message = instruction_of(candidate)
+        tree, after = candidate.before.files, candidate.answer
+        changed = {path for path in after if path in tree}
+        if isinstance(message, Rejected) or not changed:
+            continue
+        spans = tuple(span for path in sorted(changed) for span in _changed(path, tree[path], after[path]))
+        yield Question(str(clone), tree, message.strip(), frozenset(changed), spans)
+        if (found := found + 1) == most:
+            return
 
 
 def doc(repository: str, tasks: Path) -> Iterator[Question]:

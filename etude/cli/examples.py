@@ -57,6 +57,8 @@ EXAMPLES: Mapping[str, str] = {
     "etude index build": "etude index build --dir ~/src/shop",
     "etude index status": "etude index status",
     "etude index search": 'etude index search "where is a session saved?" --limit 3',
+    "etude index push": "etude index push s3://bucket/team --dir ~/src/shop",
+    "etude index fetch": "etude index fetch s3://bucket/team --dir ~/src/shop",
     "etude index gc": "etude index gc --most-mb 500",
     "etude weights": "etude weights log runs/quickstart-0/weights",
     "etude weights log": "etude weights log runs/quickstart-0/weights",

@@ -1,4 +1,4 @@
-"""`etude index build|status|search|gc`: the index by which the agent searches a directory."""
+"""`etude index build|status|search|push|fetch|gc`: the index by which the agent searches a directory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from etude.cli.runs import pairs
 from etude.plain import say
 
 
@@ -19,11 +20,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     search = actions.add_parser("search", help="ask a question; each piece is shown whole")
     search.add_argument("question", help="what you look for, in words")
     search.add_argument("--limit", type=int, default=8, metavar="N", help="so many pieces at most (default: 8)")
-    for action in (build, status, search):
+    push = actions.add_parser("push", help="put what is known of a commit's files where a team shares it, sealed")
+    fetch = actions.add_parser("fetch", help="build with what was pushed for this commit, or one soon before it")
+    for action in (push, fetch):
+        action.add_argument("store", metavar="STORE", help="a directory, or an object store: s3://bucket/team, gs://…")
+        action.add_argument(
+            "--set", action="append", default=[], metavar="KEY=VALUE",
+            help="an option of an object store, such as endpoint or region; may be given more than once",
+        )  # fmt: skip
+    for action in (build, status, search, push, fetch):
         action.add_argument("--dir", type=Path, default=Path(), help="the directory (default: this one)")
     collect = actions.add_parser("gc", help="forget directories that are gone, and make the store smaller")
     collect.add_argument("--most-mb", type=int, metavar="MB", default=2048, help="what may stay (default: 2048)")
-    for action in (build, status, search, collect):
+    for action in (build, status, search, push, fetch, collect):
         action.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -63,6 +72,23 @@ def _search(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
     return {"hits": [asdict(each) for each in found]}, tell_found(found)
 
 
+def _push(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
+    from etude.product.searching import push
+    from etude.search.told import tell_pushed
+
+    pushed = push(options.dir, store, options.store, pairs("--set", options.set), _warn)
+    return asdict(pushed), tell_pushed(pushed)
+
+
+def _fetch(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
+    from etude.product.searching import fetch
+    from etude.search.told import tell_built
+
+    set_, on_read = pairs("--set", options.set), _ignore if options.json else _progress
+    built = fetch(options.dir, store, options.store, set_, _warn, on_read)
+    return asdict(built), tell_built(built)
+
+
 def _gc(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
     from etude.search.told import tell_collected
     from etude.search.workspace import collect
@@ -72,10 +98,9 @@ def _gc(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
 
 
 def _embedder() -> Any:
-    """As the user's agent.toml has it."""
-    from etude.product.config import search_config
+    from etude.product.searching import own_embedder
 
-    return search_config().embedder()
+    return own_embedder()
 
 
 def _ignore(*_: int) -> None:
@@ -91,4 +116,4 @@ def _warn(text: str) -> None:
     say(text, sys.stderr)
 
 
-_ACTIONS = {"build": _build, "status": _status, "search": _search, "gc": _gc}
+_ACTIONS = {"build": _build, "status": _status, "search": _search, "push": _push, "fetch": _fetch, "gc": _gc}

@@ -92,7 +92,7 @@ def _write(options: argparse.Namespace) -> int:
     _refuse(options, "with --to alone", "follow")
     if options.out is None:
         raise ConfigError("--format: say with --out where the trajectories are to be")
-    chosen = Filter.of(_pairs("--filter", options.filter))
+    chosen = Filter.of(pairs("--filter", options.filter))
     with ArchiveReader(_archived(options.directory)) as reader:
         found = export(reader, chosen, options.format, options.out)
     told = {"file": str(options.out), "trajectories": found.trajectories, "bytes": found.bytes}
@@ -106,18 +106,19 @@ def _push(options: argparse.Namespace) -> int:
     from etude.weights.opening import open_store
     from etude.weights.store import StoreConfig
 
-    store = open_store(options.store, StoreConfig(options=_pairs("--set", options.set)))
+    store = open_store(options.store, StoreConfig(options=pairs("--set", options.set)))
     found = pushed(options.directory, store, options.name, options.follow, lambda said: say(said, sys.stderr))
     text = f"{found['run']}: {found['pieces']:,} pieces sent, {found['bytes'] / 1e6:.1f} MB"
     say(json.dumps(found) if options.json else text)
     return 0
 
 
-def _pairs(option: str, given: list[str]) -> dict[str, str]:
-    pairs = [each.partition("=") for each in given]
-    if wrong := next((name for name, equals, _ in pairs if not equals), None):
+def pairs(option: str, given: list[str]) -> dict[str, str]:
+    """KEY=VALUE, as often as it is given."""
+    found = [each.partition("=") for each in given]
+    if wrong := next((name for name, equals, _ in found if not equals), None):
         raise ConfigError(f"{option} {wrong}: is not of the form KEY=VALUE")
-    return {name: value for name, _, value in pairs}
+    return {name: value for name, _, value in found}
 
 
 def _collect(options: argparse.Namespace) -> int:

@@ -50,12 +50,12 @@ from etude.product.git_inside import lack_of_git, trusting
 from etude.product.hooks import Hooks
 from etude.product.images import Images
 from etude.product.own_commands import expanded
+from etude.product.searching import embedder_of
 from etude.product.surroundings import surroundings
 from etude.product.toolbox import Toolbox
 from etude.product.tracing import spans_of, watched
 from etude.records import Event
 from etude.search.embedder import Embedder
-from etude.search.others import SearchConfig
 
 if TYPE_CHECKING:
     from etude.product.spans import Spans
@@ -188,7 +188,7 @@ async def open_agent(
         permissions = await asyncio.to_thread(load_permissions, project)
         secrets = config.endpoint.secrets()
         view = await asyncio.to_thread(confined, config.workspace, permissions, directory, secrets)
-        sandbox, embedder = await _opened(directory, view, config.search, stack)
+        sandbox, embedder = await _opened(directory, view, partial(embedder_of, config.search, secrets), stack)
         gate = Gate(_judge(permissions, directory, view, allow, sandbox), ask, partial(remember, project))
         mcp = await stack.enter_async_context(McpTools(config.mcp, directory))
         harness = config.summarised
@@ -217,9 +217,9 @@ async def open_agent(
 
 
 async def _opened(
-    directory: Path, view: WorkspaceConfig, search: SearchConfig, stack: contextlib.AsyncExitStack
+    directory: Path, view: WorkspaceConfig, made: Callable[[], Embedder], stack: contextlib.AsyncExitStack
 ) -> tuple[Sandbox, Embedder]:
-    embedder = await asyncio.to_thread(search.embedder)
+    embedder = await asyncio.to_thread(made)
     sandbox = await open_workspace(directory, view)
     stack.push_async_callback(sandbox.destroy)
     keep_on_disk(sandbox, directory, _log.warning, embedder)

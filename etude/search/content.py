@@ -68,11 +68,12 @@ def is_code(path: str) -> bool:
     return _NOT_CODE.search(path) is None
 
 
-def read(path: str, data: bytes, *, grams: bool) -> Content:
-    """Take a file in; without `grams` there are none."""
+def read(path: str, data: bytes, *, grams: bool, pieces: tuple[Piece, ...] | None = None) -> Content:
+    """Take a file in; without `grams` there are none. `pieces` where they are known."""
     long = len(data) > MAX_BYTES
-    text = text_of(data) if is_code(path) and not long else None
-    pieces = () if text is None or not text.strip() else _pieces(path, text)
+    if pieces is None:
+        text = text_of(data) if is_code(path) and not long else None
+        pieces = () if text is None or not text.strip() else _pieces(path, text)
     odd = b"\0" in data or data.startswith(_WIDE)
     none = np.empty(0, np.uint32)
     return Content(pieces, data.isascii(), odd, long, grams_of(data) if grams and not odd else none)

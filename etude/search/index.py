@@ -31,6 +31,7 @@ from etude.search.narrowing import Contents, Narrowing
 from etude.search.patterns import All, Any, Literal, Need, required
 from etude.search.postings import GRAM, Numbers, Tags
 from etude.search.ranking import RANKING_VERSION, WEIGHTS, Corpus, Floats, Weights
+from etude.search.sealed import Entry, Sealed
 from etude.search.store import Damaged, Facts, Known, Store
 from etude.search.syntax import cutter
 
@@ -63,9 +64,10 @@ class Index:
     """Of the workspace at `place`; `said` is told what there is to say."""
 
     def __init__(
-        self, store: Store, place: str, said: Callable[[str], None] = lambda _: None, embedder: Embedder | None = None
-    ) -> None:
-        self.store, self.place, self._said = store, place, said
+        self, store: Store, place: str, said: Callable[[str], None] = lambda _: None, embedder: Embedder | None = None,
+        shared: Sealed | None = None,
+    ) -> None:  # fmt: skip
+        self.store, self.place, self._said, self._shared = store, place, said, shared
         self._embedder: Embedder | None = embedder or shipped()
         self._embedded: set[int] = set()
         self._tree: dict[str, Known] = {}
@@ -81,6 +83,8 @@ class Index:
         """How many contents this object has taken in: those that were not known."""
         self.embedded = 0
         """How many pieces it made vectors of."""
+        self.fetched = 0
+        """How many contents it took from what is shared, and did not cut or embed."""
         self.renewed = 0
         """How often the store had to be begun anew: then the files are to be given again, and the question asked."""
 
@@ -117,6 +121,14 @@ class Index:
             self._take(stamps, waiting, gone, commit)
         if self.store.path is not None and self.store.size() > MOST_STORED:
             self.store.collect(MOST_STORED * 3 // 4, self.place)
+
+    def vectors_of(self, paths: Sequence[str]) -> dict[str, Vectors]:
+        """Of the pieces of these files, in order; of those that have vectors."""
+        self._mended(self._load)
+        name = self._embedder.identity if self._embedder else ""
+        ids = {path: self._tree[path].content for path in paths if path in self._tree}
+        found = self.store.vectors(name, sorted(set(ids.values())))
+        return {path: found[number] for path, number in ids.items() if number in found}
 
     def paths(self) -> Collection[str]:
         """The files that are indexed."""
@@ -173,13 +185,18 @@ class Index:
     def _take(self, stamps: Mapping[str, str], waiting: Mapping[str, bytes], gone: list[str], commit: str) -> None:
         keys = {path: key_of(path, data) for path, data in waiting.items()}
         known = self.store.known(list(set(keys.values())))
-        batch: dict[bytes, Content] = {}
-        for path, key in keys.items():
-            if key not in known and key not in batch:
-                batch[key] = read(path, waiting[path], grams=self.store.grams)
-        files = {path: (stamps[path], key) for path, key in keys.items()}
-        vectors = self._vectors_of(keys, known, batch, waiting)
         name = self._embedder.identity if self._embedder else ""
+        whole = self.store.embedded_keys(name, list(known)) if name else known
+        wanted = {key: path for path, key in keys.items() if key not in whole}
+        given = self._given(wanted, waiting)
+        batch: dict[bytes, Content] = {}
+        for key, path in wanted.items():
+            if key not in known:
+                pieces = given[key].pieces if key in given else None
+                batch[key] = read(path, waiting[path], grams=self.store.grams, pieces=pieces)
+        files = {path: (stamps[path], key) for path, key in keys.items()}
+        lacking = {key: path for key, path in wanted.items() if key not in given}
+        vectors = {key: entry.vectors for key, entry in given.items()} | self._vectors_of(lacking, batch, waiting)
         taken = self.store.take(self.place, batch, files, gone, commit, vectors, name)
         self._tree.update(taken)
         if self._embedder is not None:
@@ -189,6 +206,14 @@ class Index:
         self.taken += len(batch)
         self._revision += 1
         self._corpus = None
+
+    def _given(self, wanted: Mapping[bytes, str], data: Mapping[str, bytes]) -> dict[bytes, Entry]:
+        """What is shared of contents that are at hand."""
+        if self._shared is None:
+            return {}
+        found = {key: entry for key, path in wanted.items() if (entry := self._shared.of(key, data[path])) is not None}
+        self.fetched += len(found)
+        return found
 
     def _load(self) -> None:
         """The tree as the store has it, where this object does not know better."""
@@ -230,14 +255,9 @@ class Index:
         return cosines(self._matrix, asked)
 
     def _vectors_of(
-        self, keys: Mapping[str, bytes], known: Collection[bytes], batch: Mapping[bytes, Content],
-        data: Mapping[str, bytes],
-    ) -> dict[bytes, Vectors]:  # fmt: skip
-        """Of those contents that have none yet, in this store."""
-        if self._embedder is None:
-            return {}
-        there = self.store.embedded_keys(self._embedder.identity, list(known))
-        wanted = {key: path for path, key in keys.items() if key not in there}
+        self, wanted: Mapping[bytes, str], batch: Mapping[bytes, Content], data: Mapping[str, bytes]
+    ) -> dict[bytes, Vectors]:
+        """Of contents, each with a path that it has."""
         files = []
         for key, path in wanted.items():
             content = batch[key] if key in batch else read(path, data[path], grams=False)

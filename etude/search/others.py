@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -40,7 +40,8 @@ class SearchConfig(Config):
     """By whose vectors code is searched; by default our own, which leave nothing out of this machine."""
 
     url: str = Field("", pattern=r"^(https?://\S+)?$")
-    """The base of an OpenAI-compatible server, usually ending in /v1: the pieces of your files are sent to it."""
+    """The base of an OpenAI-compatible server, usually ending in /v1: the pieces of your files are sent to it, without
+    the secrets that are found in them."""
     model: str = ""
     """The embedding model's name there."""
     key_env: str = ""
@@ -58,17 +59,19 @@ class SearchConfig(Config):
             raise ValueError("key_env has no effect without url")
         return self
 
-    def embedder(self) -> Embedder:
-        """Raises ConfigError where what is named is not there."""
+    def embedder(self, redact: Callable[[str], str]) -> Embedder:
+        """`redact` takes the secrets out of a text before it is sent to a server, line for line. Raises ConfigError
+        where what is named is not there."""
         if self.url:
-            return Served(self)
+            return Served(self, redact)
         return shipped() if self.directory is None else Static(self.directory.expanduser())
 
 
 class Served:
     """Of a server. Known by its address and the model's name: that another stands behind them is not seen."""
 
-    def __init__(self, config: SearchConfig) -> None:
+    def __init__(self, config: SearchConfig, redact: Callable[[str], str]) -> None:
+        self._redact = redact
         self.identity = f"served-{hashlib.blake2b(f'{config.url} {config.model}'.encode(), digest_size=6).hexdigest()}"
         self._address, self._model = f"{config.url.rstrip('/')}/embeddings", config.model
         key = os.environ.get(config.key_env) if config.key_env else None
@@ -81,13 +84,17 @@ class Served:
         )  # fmt: skip
 
     def files(self, files: Sequence[File]) -> list[Vectors]:
-        texts = [text for file in files for text in texts_of(file)]
+        texts = [text for pieces, lines in files for text in texts_of((pieces, self._redacted(lines)))]
         some = (self._asked(texts[at : at + _AT_ONCE]) for at in range(0, len(texts), _AT_ONCE))
         found = [row for rows in some for row in rows]
         return [rounded(each) for each in _by_file(files, found)]
 
     def question(self, text: str) -> Vectors:
-        return rounded(self._asked([text]))
+        return rounded(self._asked([self._redact(text)]))
+
+    def _redacted(self, lines: Sequence[str]) -> list[str]:
+        """A file as a whole, since a key may be longer than a piece."""
+        return self._redact("\n".join(lines)).split("\n")
 
     def _asked(self, texts: Sequence[str]) -> NDArray[np.float32]:
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from etude.search.sharing import Pushed
 from etude.search.store import StoreStatus
 from etude.search.workspace import Built, Found, WorkspaceStatus
 
@@ -14,11 +15,18 @@ from etude.search.workspace import Built, Found, WorkspaceStatus
 def tell_built(built: Built) -> str:
     known = built.read - built.taken
     long = f"; {built.too_long} too long to be indexed, a grep reads them" if built.too_long else ""
+    fetched = f"{built.fetched} of them were fetched, " if built.fetched else ""
     return (
         f"{built.workspace}: {built.files} files, {built.read} read since they are new or have changed, of which "
-        f"{built.taken} hold something new and {known} what the store knew{long}; {built.embedded} pieces embedded\n"
+        f"{built.taken} hold something new and {known} what the store knew{long}; {fetched}{built.embedded} pieces "
+        "embedded\n"
         f"the store is {_size(built.bytes)}"
     )
+
+
+def tell_pushed(pushed: Pushed) -> str:
+    secret = f"; {pushed.secret} files with a secret in them were left out" if pushed.secret else ""
+    return f"{pushed.workspace}: {pushed.files} contents, {_size(pushed.bytes)}, are at {pushed.name}{secret}"
 
 
 def tell_status(status: WorkspaceStatus) -> str:

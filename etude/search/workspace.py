@@ -24,6 +24,7 @@ from etude.search.base import Hit
 from etude.search.content import MAX_BYTES, MOST_BYTES, lines_of, text_of
 from etude.search.embedder import Embedder
 from etude.search.index import Index, index_version, stamp_of
+from etude.search.sealed import Sealed
 from etude.search.store import Damaged, Store, StoreStatus, default_path
 
 MOST_FILES = 100_000
@@ -55,6 +56,8 @@ class Built:
     too_long: int
     read: int
     taken: int
+    fetched: int
+    """Contents of which a team's index had what would have been made."""
     embedded: int
     """How many pieces vectors were made of."""
     bytes: int
@@ -99,16 +102,16 @@ def open_store(said: Callable[[str], None] = _quiet, path: Path | None = None) -
 
 def build(
     directory: Path, store: Store, said: Callable[[str], None] = _quiet, on_read: Callable[[int, int], None] = _quiet,
-    embedder: Embedder | None = None,
+    embedder: Embedder | None = None, shared: Sealed | None = None,
 ) -> Built:  # fmt: skip
     """Bring a directory's index up to date; what is committed before a kill is there after it. `on_read` is told how
-    many of how many files are read."""
+    many of how many files are read. What is `shared` of them is not made anew."""
     root = _root(directory)
-    index = Index(store, str(root), said, embedder)
+    index = Index(store, str(root), said, embedder, shared)
     there, read = _brought_up(index, root, on_read)
     if index.renewed:  # what was known before is lost
         there, _ = _brought_up(index, root, on_read)
-    version, made = index_version(embedder), (index.taken, index.embedded)
+    version, made = index_version(embedder), (index.taken, index.fetched, index.embedded)
     return Built(str(root), there.commit, len(there.stamps), there.too_long, read, *made, store.size(), version)
 
 

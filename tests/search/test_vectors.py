@@ -15,6 +15,7 @@ import pytest
 
 from etude.errors import ConfigError
 from etude.harness.config import HarnessConfig
+from etude.product.searching import embedder_of
 from etude.search import Index, Store, index_version
 from etude.search.embedder import FULL, Table, cosines, rounded, shipped
 from etude.search.others import SearchConfig
@@ -157,7 +158,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_a_server_embeds_once(root: Path, store: Store, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY", "open")
-    embedder = SearchConfig(url=server, model="m", key_env="KEY").embedder()
+    embedder = SearchConfig(url=server, model="m", key_env="KEY").embedder(str)
     first, *_ = search(root, store, "mmmm", 3, embedder=embedder)
     assert first.path == "stack.py"
     assert {(each["path"], each["key"], each["model"]) for each in Server.asked} == {
@@ -171,22 +172,38 @@ def test_a_server_embeds_once(root: Path, store: Store, server: str, monkeypatch
     assert len(Server.asked) == many + 1, "the question alone"
 
 
+KEY = ["-----BEGIN RSA PRIVATE KEY-----", *["MIIEow" + "aB3d" * 14 + f"{line:02}" for line in range(90)]]
+TOKEN = "ghp_" + "a1B2c3D4e5" * 4
+
+
+def test_a_server_is_sent_no_secret(root: Path, store: Store, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor a part of a key that is longer than a piece; nor one that the environment has, or a question."""
+    monkeypatch.setenv("SHOP_PASSWORD", "Tr0ub4dor&3-horse")
+    (root / "keys.txt").write_text("\n".join([*KEY, "-----END RSA PRIVATE KEY-----", "after the key", ""]))
+    (root / "mail.py").write_text(f'TOKEN = "{TOKEN}"\n\n\ndef login():\n    return "Tr0ub4dor&3-horse"\n')
+    embedder = embedder_of(SearchConfig(url=server, model="m"))
+    search(root, store, f"who uses {TOKEN}", 3, embedder=embedder)
+    sent = "\n".join(text for each in Server.asked for text in each["input"])
+    assert not [secret for secret in (*KEY[1:], TOKEN, "Tr0ub4dor&3-horse") if secret in sent]
+    assert sent.count("[secret github-token]") == 2 and "def login" in sent and "after the key" in sent
+
+
 def test_a_server_that_fails_leaves_the_words_and_says_so_once(root: Path, store: Store, server: str) -> None:
     Server.broken = True
     said: list[str] = []
-    index = Index(Store(None), "here", said.append, SearchConfig(url=server, model="m").embedder())
+    index = Index(Store(None), "here", said.append, SearchConfig(url=server, model="m").embedder(str))
     files = [(name, text.encode()) for name, text in FILES.items()]
     index.update(dict.fromkeys(FILES, "1"), files)
     assert [hit.path for hit in index.search("send a letter", 3)] == ["mail.py"] and index.search("envelopes", 3) == []
     assert len(said) == 1 and said[0].startswith("search goes by words alone: ") and "500" in said[0]
     assert index.embedded == 0 and len(Server.asked) == 1
     Server.broken = False
-    assert build(root, store, embedder=SearchConfig(url=server, model="m").embedder()).embedded == 3
+    assert build(root, store, embedder=SearchConfig(url=server, model="m").embedder(str)).embedded == 3
 
 
 def test_a_server_that_is_gone_is_told_by_its_address(root: Path, store: Store) -> None:
     said: list[str] = []
-    gone = SearchConfig(url="http://127.0.0.1:9", model="m").embedder()
+    gone = SearchConfig(url="http://127.0.0.1:9", model="m").embedder(str)
     assert [hit.path for hit in search(root, store, "letter", 3, said.append, gone)] == ["mail.py"]
     assert len(said) == 1 and "http://127.0.0.1:9/embeddings" in said[0]
 
@@ -206,12 +223,12 @@ def static(directory: Path) -> Path:
 
 
 def test_a_static_model_needs_no_server(root: Path, store: Store, tmp_path: Path) -> None:
-    embedder = SearchConfig(directory=static(tmp_path / "model")).embedder()
+    embedder = SearchConfig(directory=static(tmp_path / "model")).embedder(str)
     assert [hit.path for hit in search(root, store, "envelope", 1, embedder=embedder)] == ["mail.py"]
     asked = embedder.question("letter items unheard")[0]
     assert asked.tolist() == [round(127 * 2 / 5**0.5), round(127 / 5**0.5)], "weighted, and unknown words left out"
     with pytest.raises(ConfigError, match="is no static model"):
-        SearchConfig(directory=tmp_path).embedder()
+        SearchConfig(directory=tmp_path).embedder(str)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,11 @@ _MAX_LINE = 1 << 16
 _MAX_KNOWN = 1000
 
 
+def unmarked(text: str, known: Iterable[str] = ()) -> str:
+    """A text for elsewhere: where a secret was, its kind stands alone, on which nobody can try guesses."""
+    return MARK.sub(r"[secret \1]", Redactor(known).redact(text))
+
+
 class UnknownMark(ValueError):
     """A mark whose secret this session has not seen."""
 

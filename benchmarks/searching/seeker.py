@@ -1,0 +1,233 @@
+"""A scripted agent that looks for the files of a task, by a fixed policy and the agent's own tools.
+
+Owns `Seeker`. It asks first: for the names that the task says, and then either `codebase_search`, or with grep, glob
+and list_dir alone: lines that hold two words of the task, files named by one, definitions named by one. What an answer
+names becomes a place to look at, worth the words that it shares with the task, rare ones more. The best place is read
+next, a file that was read before counting less each time; what is read names definitions, and one that shares a word
+with the task is looked up. Where no place is left, the words of the task are grepped for one by one. It ends when its
+steps or tokens are spent. Both ways differ in nothing but what they ask first. No model takes part, so a difference is
+the tools' and a run costs seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from searching.answers import places, tokens
+
+from etude.search.answer import FORM
+from etude.search.words import words_of
+
+Ask = Callable[[str, dict[str, Any]], Awaitable[str]]
+"""A tool by its name, with its arguments; what it answers, errors too."""
+_ROW = re.compile(r"^(?P<path>[^:\n]+):(?P<line>\d+):(?P<text>.*)$")
+_NAME = re.compile(
+    r"`([A-Za-z_][\w.]*)(?:\(\))?`|\b([A-Za-z_]\w*)\(\)|\b(\w*[a-z\d]_\w+|_\w+|[A-Za-z]*[a-z][A-Z]\w*)\b"
+)
+_FILE = re.compile(r"\b[\w/-]+\.(?:py|pyi|pyx|c|js|ts|toml|cfg|rst|md)\b")
+_CALL = re.compile(r"(?<![\w.])(?:self\.|cls\.)?([A-Za-z_]\w{3,})\(")
+_CUT = re.compile(r"^\[(many|\d+) more; narrow", re.M)
+_ASIDE = re.compile(r"(^|[/_.-])(tests?|testing|docs?|examples?|bench\w*|changelogs?|news|conftest)([/_.-]|$)", re.I)
+_SAYS_LITTLE = frozenset(
+    words_of(
+        "add added allow also always avoid bug call case change check code correct correctly create default different "
+        "don ensure error errors even fail fix fixed fixes function get give given handle handling have implement "
+        "improve instead issue make method missing more new no not now object only option other pass properly raise "
+        "remove return returned returns same set should so some support test tests than them then there they type "
+        "update use used using value values will work works wrong you"
+    )
+)
+"""What every task says: a person would grep for none of it."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Chosen on the development part of the sets, each way by itself."""
+
+    steps: int = 16
+    tokens: int = 8000
+    names: int = 3
+    words: int = 5
+    """So many words of a task are grepped for."""
+    definitions: int = 2
+    """Of so many of them definitions are looked for by themselves."""
+    follow: int = 3
+    """Definitions that were seen and are looked up."""
+    above: int = 6
+    below: int = 30
+    """Lines that are read around a line that a grep has named."""
+
+
+POLICY = Policy()
+
+
+@dataclass
+class Place:
+    """Something to look at, and what was seen of it."""
+
+    path: str
+    first: int
+    last: int
+    text: str
+    head_start: float = 0.0
+
+
+@dataclass
+class Found:
+    """What was read, in order, with what had been spent by then."""
+
+    steps: int = 0
+    tokens: int = 0
+    read: list[tuple[int, int, str, int, int]] = field(default_factory=list)
+    """Steps, tokens, path, first line, last line."""
+
+
+class Seeker:
+    """One task; `ask` calls a tool."""
+
+    def __init__(self, ask: Ask, task: str, searches: bool, policy: Policy = POLICY) -> None:
+        self._ask_tool, self._task, self._searches, self._policy = ask, task, searches, policy
+        self.found = Found()
+        self._places: list[Place] = []
+        self._often: Counter[str] = Counter()
+        self._followed: set[str] = set()
+        self._words = list(dict.fromkeys(word for word in words_of(task) if word not in _SAYS_LITTLE))
+        self._left = sorted(self._words, key=lambda word: (-len(word), self._words.index(word)))
+        """Words that were not grepped for by themselves, long ones first: they are the rarer ones."""
+        self._root = "."
+
+    async def seek(self) -> Found:
+        await self._ask_names()
+        await (self._ask_search() if self._searches else self._ask_greps())
+        while not self._spent():
+            if (best := self._best()) is not None:
+                self._places.remove(best)
+                await self._read(best)
+            elif self._left:
+                await self._grep(re.escape(self._left.pop(0)))
+            else:
+                break
+        return self.found
+
+    # --- what is asked first ------------------------------------------------------------------------------------------
+
+    async def _ask_names(self) -> None:
+        names = [next(filter(None, match)).rpartition(".")[2] for match in _NAME.findall(self._task)]
+        for name in list(dict.fromkeys(filter(None, names)))[: self._policy.names]:
+            await self._define(name)
+        for path in list(dict.fromkeys(_FILE.findall(self._task)))[:1]:
+            self._take_files(await self._ask("glob", {"pattern": f"**/{path}"}))
+
+    async def _ask_search(self) -> None:
+        answer = await self._ask("codebase_search", {"query": self._task})
+        rows = answer.split("\n")
+        for rank, (path, first, last, whole) in enumerate(places(answer)):
+            if whole:
+                self._note(path, first, min(last, first + FORM.whole_lines - 1))
+            said = [row for row in rows if row.startswith(f" {first}-{last} ")]
+            begin = first + FORM.whole_lines if whole else first
+            if begin <= last:
+                self._places.append(Place(path, begin, last, said[0] if said else "", 3 / (1 + rank / 4)))
+        await self._follow("\n".join(rows[: rows.index("more:")] if "more:" in rows else rows))
+
+    async def _ask_greps(self) -> None:
+        entries = (await self._ask("list_dir", {"path": "."})).split("\n")
+        folders = [name for name in entries if name.endswith("/") and name[0] not in "._" and not _ASIDE.search(name)]
+        self._root = folders[0].rstrip("/") if len(folders) == 1 else "."
+        words = self._left[: self._policy.words]
+        pairs = [f"{one}.*{other}|{other}.*{one}" for at, one in enumerate(words) for other in words[at + 1 :]]
+        if pairs:
+            await self._grep("|".join(pairs))
+            self._take_files(await self._ask("glob", {"pattern": f"*{{{','.join(words)}}}*.py"}))
+        for word in words[: self._policy.definitions]:
+            await self._grep(rf"(def|class)\s+\w*{word}")
+
+    async def _grep(self, pattern: str) -> None:
+        where = {"path": self._root, "glob": "*.py", "ignore_case": True}
+        self._take_rows(await self._ask("grep", {"pattern": pattern, **where}))
+
+    # --- what answers name --------------------------------------------------------------------------------------------
+
+    def _take_rows(self, answer: str) -> None:
+        """Rows of a grep; of one that was cut, the words in it are common."""
+        common = 50 * bool(_CUT.search(answer))
+        for match in filter(None, map(_ROW.match, answer.split("\n"))):
+            line = int(match["line"])
+            first, last = max(line - self._policy.above, 1), line + self._policy.below
+            self._places.append(Place(match["path"], first, last, match["text"]))
+            self._often.update(set(words_of(match["text"])))
+        if common:
+            self._often.update({word: common for word in self._words if word in answer.lower()})
+
+    def _take_files(self, answer: str) -> None:
+        for path in answer.split("\n"):
+            if "/" in path or path.endswith(".py"):
+                self._places.append(Place(path, 1, self._policy.below + self._policy.above, ""))
+                self._often.update(set(words_of(path.rpartition("/")[2])))
+
+    async def _define(self, name: str) -> None:
+        """Where a name is defined."""
+        self._followed.add(name)
+        pattern = rf"(def|class)\s+{re.escape(name)}\b|^{re.escape(name)}\s*="
+        for place in self._rows_of(await self._ask("grep", {"pattern": pattern, "glob": "*.py"})):
+            place.head_start = 1.0
+            self._places.append(place)
+
+    def _rows_of(self, answer: str) -> list[Place]:
+        before, self._places = self._places, []
+        self._take_rows(answer)
+        found, self._places = self._places, before
+        return found
+
+    # --- what is read -------------------------------------------------------------------------------------------------
+
+    def _best(self) -> Place | None:
+        read = Counter(path for _, _, path, _, _ in self.found.read)
+        self._places = [place for place in self._places if not self._has_read(place)]
+        beside = Counter(place.path for place in self._places)
+        return max(self._places, key=lambda place: self._worth(place, read, beside), default=None)
+
+    def _worth(self, place: Place, read: Counter[str], beside: Counter[str]) -> float:
+        """Of the words that a place shares with the task; more where its file has other places, less where it was read
+        or is a test."""
+        said = {*words_of(place.text), *words_of(place.path)}
+        shared = sum(1 / math.log2(2 + self._often[word]) for word in self._words if word in said)
+        worth = (shared + place.head_start) * (1 + 0.1 * math.log2(beside[place.path])) * 0.5 ** read[place.path]
+        return worth * (0.3 if _ASIDE.search(place.path) else 1)
+
+    def _has_read(self, place: Place) -> bool:
+        middle = (place.first + place.last) // 2
+        return any(path == place.path and a <= middle <= b for _, _, path, a, b in self.found.read)
+
+    async def _read(self, place: Place) -> None:
+        arguments = {"path": place.path, "start": place.first, "end": place.last}
+        answer = await self._ask("read_file", arguments)
+        self._note(place.path, place.first, place.last)
+        await self._follow(answer)
+
+    def _note(self, path: str, first: int, last: int) -> None:
+        self.found.read.append((self.found.steps, self.found.tokens, path, first, last))
+
+    async def _follow(self, text: str) -> None:
+        """Look up the definition, of those that a text calls, whose name shares most with the task."""
+        called = dict.fromkeys(name for name in _CALL.findall(text) if name not in self._followed)
+        shares = {name: len({*words_of(name)} & {*self._words}) for name in called}
+        best = max(shares, key=lambda name: shares[name], default="")
+        if best and shares[best] and len(self._followed) < self._policy.follow + self._policy.names:
+            await self._define(best)
+
+    async def _ask(self, tool: str, arguments: dict[str, Any]) -> str:
+        if self._spent():
+            return ""
+        answer = await self._ask_tool(tool, arguments)
+        self.found.steps += 1
+        self.found.tokens += tokens(answer) + tokens(str(arguments))
+        return answer
+
+    def _spent(self) -> bool:
+        return self.found.steps >= self._policy.steps or self.found.tokens >= self._policy.tokens
