@@ -179,6 +179,7 @@ class Trainer:
         differences = {"max_abs_dlogp": max(mismatches) if compared else None, "max_abs_drift": max(drifts)}
         self._learnt(norm)
         sums.update(clipped=int(clipped), moved=int(moved), frozen=self.trained.frozen_weights)
+        sums["offloaded"] = self.optimizer.offloaded_bytes
         update = {"grad_norm": norm, "version": self.version}
         update |= {"divergence": divergence, "rate_scale": lr_scale, "shortened": lr_scale < 1}
         used = used_of(sums, distilled)

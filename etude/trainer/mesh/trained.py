@@ -140,6 +140,7 @@ class ShardedTrained(Trained):
                 "the checkpoint was saved by ranks that held all weights each: resume with trainer.ranks as a number"
             )
         read_shards(directory / state["shards"]["name"], state["shards"]["hashes"], self, optimizer)
+        optimizer.rest()
         self.round()
 
     # --- what is published --------------------------------------------------------------------------------------------
