@@ -29,6 +29,7 @@ from etude.trainer.mesh.sharding import Sharded, from_decoder
 from etude.trainer.mesh.together import Mesh
 from etude.trainer.packing import split
 from etude.trainer.ranks import tensors_of_ranks
+from etude.trainer.saving import Saving
 from etude.trainer.step import Trainer
 
 LARGE = ModelConfig(
@@ -148,15 +149,13 @@ def resumed(axes: Mapping[str, int], directory: Path) -> list[bool]:
     config, ends = scale.SHAPES["experts"], {}
     batch = scale.batch_of_rows(config, scale.ROWS, scale.ROW)
     first = mesh_trainer(config, axes, scale.base_for(config))
+    saving = Saving(first)
     for version in (1, 2, 3):
         first.step(batch)
-        shards = [checkpoint.shards_path(directory, first.version)]
-        dist.broadcast_object_list(shards, 0)
-        state = first.state_dict(shards[0])
-        if dist.get_rank() == 0:
-            checkpoint.save(directory, first.version, {"trainer": state}, keep=3, shards=shards[0])
-        dist.barrier()
         ends[version] = _held(first)
+        _begin_to_save(saving, directory)
+    saving.wait()
+    dist.barrier()
     same = []
     for version in (1, 2):
         other = mesh_trainer(config, axes, scale.base_for(config))
@@ -165,6 +164,17 @@ def resumed(axes: Mapping[str, int], directory: Path) -> list[bool]:
             other.step(batch)
         same += [torch.equal(one, two) for one, two in zip(_held(other), ends[3], strict=True)]
     return same
+
+
+def _begin_to_save(saving: Saving, directory: Path) -> None:
+    version, shards = saving.trainer.version, [checkpoint.shards_path(directory, saving.trainer.version)]
+    dist.broadcast_object_list(shards, 0)
+
+    def finish(state: dict[str, Any]) -> None:
+        if dist.get_rank() == 0:
+            checkpoint.save(directory, version, {"trainer": state}, keep=3, shards=shards[0])
+
+    saving.put(shards[0], finish)
 
 
 def _held(trainer: Trainer) -> list[Tensor]:

@@ -18,3 +18,8 @@ def present() -> str:
 def reads_block_scales(device: torch.device) -> bool:
     """Whether its tensor cores multiply block-scaled operands as they are (Blackwell's do)."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 10
+
+
+def room_on_host(like: torch.Tensor) -> torch.Tensor:
+    """Memory of the host for as much, which a device copies from and to without a detour."""
+    return torch.empty_like(like, device="cpu", pin_memory=like.device.type == "cuda" and torch.cuda.is_available())

@@ -14,7 +14,7 @@ import contextlib
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, EtudeError
@@ -43,6 +43,15 @@ verdict on the sample, but what always kills its process must not go on for ever
 CHECKPOINT_S = 10.0
 """How old a checkpoint of a session is, from which another worker can go on with it, before there is another: reading
 all files each turn costs far more than playing some seconds again where a worker has died."""
+
+
+class _Step(NamedTuple):
+    """One that was made."""
+
+    number: int
+    groups: list[str]
+    ended: list[int]
+    """Groups that were dropped before it."""
 
 
 class Controller:
@@ -76,7 +85,8 @@ class Controller:
         self.making: asyncio.Task[None] | None = None
         self.elapsed_s, self.started_at = float(saved.get("elapsed_s", 0.0)), time.monotonic()
         self.trainer_busy_s = 0.0
-        self._ended: list[int] = []
+        self.last_step = stats.steps
+        self._unsaved: list[_Step] = []
 
     # --- what the loop uses -------------------------------------------------------------------------------------------
 
@@ -116,6 +126,7 @@ class Controller:
             self.stats.counters.update(counters)
             counters.clear()
         line = self.stats.before_step(groups, self.groups, self.version, self.elapsed())
+        ended = self.groups.ended()
         training = sum(len(group.samples) for group in self.groups.training.values())
         state = {
             "next": self.groups.next_index,
@@ -130,31 +141,39 @@ class Controller:
             "progress": self.schedule.progress(self.elapsed(), self.stats.steps),
             "line": line,
         }
-        self._ended += self.groups.ended()
+        made = _Step(line["step"], [group.id for group in groups], ended)
         await self.ledger.sync()
         metrics = await self.cluster.trainer.step(groups, state)
+        self._unsaved.append(made)
+        self.last_step = made.number
         self.trainer_busy_s += metrics["step_s"]
         self.version = Version(metrics["version"])
         self.schedule.stepped(self.version)
-        if self.version % self.config.rollouts.checkpoint_every == 0:
-            self._saved()
         return line | metrics | {"step_wall_s": time.monotonic() - begun}
 
-    def _saved(self) -> None:
-        """The trainer's checkpoint has the steps so far. What nobody needs any more is removed beside the next one."""
-        self.groups.trained()
-        ended, self._ended = [*self._ended, *self.groups.ended()], []
-        self._beside(self._forget(ended), "what removes samples")
+    async def saved(self, step: int) -> float:
+        """Wait for the checkpoint of a step, if one is due; returns how many milliseconds it took from its copy on.
+        What nobody needs any more is removed beside the next one.
+        """
+        found = await self.cluster.trainer.on_disk(step)
+        self.stats.counters["saved_beside"] += found["saved_beside"]
+        done = [each for each in self._unsaved if each.number <= found["step"]]
+        if done:
+            self._unsaved = self._unsaved[len(done) :]
+            trained = self.groups.trained(name for each in done for name in each.groups)
+            ended = [index for each in done for index in each.ended]
+            self._beside(self._forget([*ended, *trained]), "what removes samples")
+        return found["saved_ms"] if found["step"] == step else 0.0
 
     async def _forget(self, ended: list[int]) -> None:
         async with self._forgetting:
             await asyncio.to_thread(self.cluster.trajectories.ended, list(map(group_id, ended)))
 
     def announce_version(self) -> None:
-        """The trainer puts the version into the store by itself; once it is there, tell the engines. Waits for
-        neither.
+        """The trainer puts the version into the store by itself, and its checkpoint on the disk; once both are there,
+        tell the engines: none samples with what a run that is killed now would not have. Waits for nothing.
         """
-        self._beside(self._deliver(self.version), f"delivery of version {self.version}")
+        self._beside(self._deliver(self.version, self.last_step), f"delivery of version {self.version}")
 
     def _beside(self, work: Coroutine[Any, Any, None], what: str) -> None:
         task = self._started(work, what)
@@ -174,9 +193,10 @@ class Controller:
         task.add_done_callback(on_end)
         return task
 
-    async def _deliver(self, version: Version) -> None:
+    async def _deliver(self, version: Version, step: int) -> None:
         published = await self.cluster.trainer.published(version)
         self.stats.published(published)
+        published |= {"saved_ms": await self.saved(step)}
         await self._until_wanted(version)
         swaps = await self.cluster.fleet.deliver(published)
         self.stats.swapped(published, swaps)
@@ -226,6 +246,11 @@ class Controller:
         await self.development.stop()
         await asyncio.gather(*self.rollouts.values(), return_exceptions=True)
         await asyncio.gather(*self.beside, return_exceptions=True)
+
+    async def settle(self) -> None:
+        """Wait for the last checkpoint, and for what is removed with it. Raises what kept it from the disk."""
+        await self.saved(self.last_step)
+        await asyncio.gather(*self.beside)
 
     async def end(self) -> dict[str, Any]:
         """Training is over for good, and its model saved: settle what is left. Returns the accounting, which must add

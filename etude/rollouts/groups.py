@@ -299,13 +299,13 @@ class GroupPool:
                 self._drop(index, members, "stale")
         self.ready = fresh
 
-    def trained(self) -> None:
-        """The steps on all groups that were taken are saved."""
-        for group in self.training.values():
-            self._ended.append(index_of(group.id))
-            for member in group.samples:
+    def trained(self, names: Iterable[str] | None = None) -> list[int]:
+        """The steps on these groups, or on all that were taken, are saved; returns their indices."""
+        saved = list(self.training if names is None else names)
+        for name in saved:
+            for member in self.training.pop(name).samples:
                 self.slots.move(member.id, "trained")
-        self.training.clear()
+        return list(map(index_of, saved))
 
     # --- what a checkpoint needs --------------------------------------------------------------------------------------
 
@@ -326,6 +326,6 @@ class GroupPool:
         return [*opened, *(member.id for each in self.ready for member in each.group.samples)]
 
     def ended(self) -> list[int]:
-        """Indices of groups that were trained on or dropped since the last call."""
+        """Indices of groups that were dropped since the last call."""
         ended, self._ended = self._ended, []
         return ended

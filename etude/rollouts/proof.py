@@ -29,8 +29,15 @@ def used(config: RunConfig, model: ModelConfig, steps: int, restored: bool, plan
     enough = steps >= ENOUGH_STEPS
     of_engine = config.engine.features if enough or not restored else []
     beside = config.evaluation.beside
+    saved = ["saved_beside"] if steps >= 2 * config.rollouts.checkpoint_every - 1 else []  # one may be skipped
     evaluated = ["evaluated_beside"] if beside and steps >= 4 * beside.max_steps else []  # the end breaks one off
-    return [*used_at_once(config, model, planted), *of_engine, *(used_in_time(config) if enough else []), *evaluated]
+    return [
+        *used_at_once(config, model, planted),
+        *of_engine,
+        *(used_in_time(config) if enough else []),
+        *saved,
+        *evaluated,
+    ]
 
 
 def used_at_once(config: RunConfig, model: ModelConfig, planted: bool = False) -> list[str]:

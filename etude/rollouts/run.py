@@ -130,7 +130,8 @@ class Run:
                 self.view.line(f"the view stood still from some moment on: {watching.exception()!r}")
 
     def _count_publications(self, state: dict[str, Any]) -> None:
-        """Those that a trainer found in the store when it resumed, and that nobody had counted."""
+        """Those that a trainer found in the store when it resumed, and that nobody had counted; and its checkpoint."""
+        self.stats.counters["saved_beside"] = max(self.stats.counters["saved_beside"], bool(state))
         for publication in state.get("publications", ()):
             self.stats.published(publication)
 
@@ -227,6 +228,7 @@ class Run:
         finally:
             await controller.stop()
             self._followed(None)
+        await controller.settle()
         if self.stopping:
             raise asyncio.CancelledError
         after = await self._gauges()

@@ -147,7 +147,7 @@ class RunStats:
             self.counters[name] += int(line.get(name, 0))
         self.counters["steps_shortened"] += line.get("shortened", False)
         self.counters["low_precision_rows_trained"] += line.get("low_precision_rows_trained", 0)
-        for name in ("publish_stall_ms", "snapshot_ms"):
+        for name in ("publish_stall_ms", "snapshot_ms", "save_stall_ms"):
             self.counters[name] += line[name]
         self.counters.update(line["used"])
         self.ages.update(line["age_tokens"])
@@ -216,8 +216,9 @@ class RunStats:
     def delivered(self, publication: dict[str, Any], swaps: Iterable[Swap]) -> None:
         """A version has reached the engines; write its line. Of several engines, the slowest counts.
 
-        `lag_ms` is from the end of its step, when its copy was made, until the engine held it; `applied_GBps` are its
-        bf16 weights over the pause between two decode steps in which they were put in.
+        `lag_ms` is from the end of its step, when its copy was made, until the engine held it: it is published and its
+        checkpoint saved at the same time. `applied_GBps` are its bf16 weights over the pause between two decode steps
+        in which they were put in.
         """
         taken = [swap for swap in swaps if swap.loaded is not None]
         if not taken:
@@ -226,7 +227,8 @@ class RunStats:
         line = publication | {
             "pause_ms": pause_ms,
             "applied_GBps": publication["raw_bytes"] / max(pause_ms, 1e-6) / 1e6,
-            "lag_ms": publication["publish_ms"] + 1000 * max(swap.seconds for swap in taken),
+            "lag_ms": max(publication["publish_ms"], publication["saved_ms"])
+            + 1000 * max(swap.seconds for swap in taken),
             "engines": {swap.engine: swap.loaded["pause_ms"] for swap in taken[:MOST_ENGINES] if swap.loaded},
         }
         self.deliveries.append(line)
@@ -242,6 +244,7 @@ class RunStats:
         return {
             "publish_stall_ms": self.counters["publish_stall_ms"],
             "snapshot_ms": self.counters["snapshot_ms"] / max(1, self.steps),
+            "save_stall_ms": self.counters["save_stall_ms"],
             "publish_ms": middle("publish_ms"),
             "swap_pause_ms": middle("pause_ms"),
             "applied_GBps": middle("applied_GBps"),

@@ -27,15 +27,17 @@ from etude.rollouts.worker import Worker, WorkerAway, WorkerGone
 from etude.weights.background import publish_seconds
 
 STEP_S, RESUME_S, SAVE_S = 600.0, 120.0, 60.0
+STATE_BYTES = 6
+"""Of a checkpoint, for each of a model's in bf16: a master and two moments in fp32."""
 TOLD_S = 5.0
 """Between two words of how far a publication is."""
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A step that was asked for: the version it trains, and with what."""
+    """A step that was asked for: its number in the run, and with what."""
 
-    before: Version
+    step: int
     groups: list[SampleGroup]
     state: dict[str, Any]
 
@@ -51,11 +53,12 @@ class TrainerWorker:
         """What the newest process has found in the newest checkpoint: the controller's state."""
         self.on_resumed: Callable[[dict[str, Any]], None] = lambda state: None
         """Told that, whenever a new process has taken up the checkpoint."""
-        self._version = Version(0)
+        self._step = 0
+        """The last that the newest process has made, or has found made."""
         self._since: list[_Asked] = []
         self._stepping = asyncio.Lock()
-        files = config.model.path.glob("*.safetensors")
-        self._published_s = publish_seconds(sum(file.stat().st_size for file in files))
+        raw_bytes = sum(file.stat().st_size for file in config.model.path.glob("*.safetensors"))
+        self._published_s, self._saved_s = publish_seconds(raw_bytes), publish_seconds(STATE_BYTES * raw_bytes)
         self.worker = Worker(self, 0, restarts)
 
     async def resume(self) -> dict[str, Any] | None:
@@ -94,18 +97,25 @@ class TrainerWorker:
         """One optimizer step on these groups; returns its metrics, whichever process made it."""
         async with self._stepping:
             await self.worker.ready()  # one that is only on its way there has an older version for a while
-            asked = _Asked(self._version, groups, state)
+            asked = _Asked(state["line"]["step"], groups, state)
             metrics = await self._stepped(asked)
-            self._version = Version(metrics["version"])
+            self._step = asked.step
             self._since.append(asked)
-            if self._version % self.config.rollouts.checkpoint_every == 0:
-                self._since.clear()
             return metrics
+
+    async def on_disk(self, step: int) -> dict[str, Any]:
+        """Wait for the checkpoint of a step that was made, if one is due; returns the newest `step` whose checkpoint is
+        there. Those up to it will never be made again.
+        """
+        seconds, what = scaled(self._saved_s + STOP_S), f"the checkpoint of step {step} to be on the disk"
+        found = await self._ask("on_disk", step, seconds=seconds, what=what)
+        self._since = [asked for asked in self._since if asked.step > found["step"]]
+        return found
 
     async def _stepped(self, asked: _Asked) -> dict[str, Any]:
         while True:
             process = await self.worker.ready()
-            if self._version != asked.before:
+            if self._step >= asked.step:
                 assert self.saved is not None
                 return self.saved["line"]  # a process saved it, and died before it could say so
             try:
@@ -140,12 +150,12 @@ class TrainerWorker:
         """
         what = "the trainer to load its checkpoint"
         state = self.saved = await process.call("resume", seconds=scaled(RESUME_S), what=what)
-        self._version = Version(state["line"]["version"]) if state else Version(0)
+        self._step = state["line"]["step"] if state else 0
         for asked in self._since:
-            if asked.before >= self._version:
+            if asked.step > self._step:
                 what = "a step to be made again"
-                metrics = await process.call("step", asked.groups, asked.state, seconds=scaled(STEP_S), what=what)
-                self._version = Version(metrics["version"])
+                await process.call("step", asked.groups, asked.state, seconds=scaled(STEP_S), what=what)
+                self._step = asked.step
         await process.call("hand_over", seconds=scaled(RESUME_S), what="the trainer to hand its version over")
         if state is not None:
             self.on_resumed(state)

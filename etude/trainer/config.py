@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from etude.models.config import ModelConfig
 
 
+Keep = Literal["device", "host"]
+
+
 class OptimizerConfig(Config):
     """Which optimizer, and how fast."""
 
@@ -29,6 +32,9 @@ class OptimizerConfig(Config):
     """Muon's."""
     format: Literal["fp32", "bf16"] = "fp32"
     """What momentum and moments are kept in between steps."""
+    keep: Keep = "device"
+    """Where they are between steps: on the device, or on the host, from where those of one parameter at a time are
+    brought to be updated. That saves a device up to 8 bytes a parameter, for the way there and back each step."""
     eps: float = Field(1e-8, gt=0)
     """AdamW's, of all that it trains, beside Muon too: a parameter whose gradients are mostly smaller moves less."""
     betas: ClassVar[tuple[float, float]] = (0.9, 0.98)
@@ -343,7 +349,9 @@ class TrainerConfig(Config):
         clipped = ("clipped_steps",) if self.gradient_clip < TrainerConfig().gradient_clip else ()
         adapted = ("adapters_moved",) if self.lora is not None else ()
         frozen = ("frozen_weights",) if self.frozen else ()
-        return self.loss.features + self.advantages.features + self.credit.features + clipped + adapted + frozen
+        offloaded = ("offloaded_bytes",) if self.optimizer.keep == "host" else ()
+        of_step = clipped + adapted + frozen + offloaded
+        return self.loss.features + self.advantages.features + self.credit.features + of_step
 
 
 class FinetuneConfig(Config):

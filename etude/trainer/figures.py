@@ -97,6 +97,7 @@ def used_of(sums: Mapping[str, float], distilled: Mapping[str, float]) -> dict[s
         "clipped_steps": sums["clipped"],
         "adapters_moved": sums["moved"],
         "frozen_weights": sums["frozen"],
+        "offloaded_bytes": sums["offloaded"],
         "hints": distilled.get("hints", 0.0),
         "hint_tokens": distilled.get("hint_tokens", 0.0),
     }

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from etude.errors import ConfigError
 from etude.kernels.choice import HOST, Placement
-from etude.trainer.config import OptimizerConfig
+from etude.trainer.config import Keep, OptimizerConfig
+from etude.trainer.offload import HostState
 
 
 def newton_schulz(matrices: Tensor, steps: int = 5) -> Tensor:
@@ -89,8 +91,12 @@ class Muon(torch.optim.Optimizer):
         """One update from the gradients present; parameters without one are left alone, their momentum too."""
         for group in self.param_groups:
             with_gradient = [parameter for parameter in group["params"] if parameter.grad is not None]
-            for batch in self._orthogonaliser.batches(with_gradient):
+            for batch in self.batches(with_gradient):
                 self._step(group, batch)
+
+    def batches(self, parameters: Sequence[nn.Parameter]) -> Iterable[Sequence[nn.Parameter]]:
+        """Which of them are stepped together."""
+        return self._orthogonaliser.batches(parameters)
 
     def _step(self, group: dict[str, Any], batch: Sequence[nn.Parameter]) -> None:
         gradients, means = zip(*(self._mean(parameter, group["momentum"]) for parameter in batch), strict=True)
@@ -173,8 +179,17 @@ class RoundedAdamW(torch.optim.Optimizer):
 class OptimizerSet:
     """One or two torch optimizers stepped as one, with one learning-rate scale."""
 
-    def __init__(self, optimizers: list[torch.optim.Optimizer], placement: Placement = HOST) -> None:
+    def __init__(
+        self, optimizers: list[torch.optim.Optimizer], placement: Placement = HOST, keep: Keep = "device"
+    ) -> None:
+        """`keep`: where momentum and moments are between steps. Raises ConfigError for the host where it computes."""
         self.optimizers, self._on_host = optimizers, placement.kernels.on_host
+        if keep == "host" and self._on_host:
+            raise ConfigError(
+                'trainer.optimizer.keep = "host": this trainer computes on the host, where its moments are anyway; '
+                "leave it out, or have it compute on a device (ETUDE_KERNELS=torch)"
+            )
+        self._from_host = HostState(placement.device) if keep == "host" else None
         self._base = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
         self._device = placement.device
         self.set_scale(1.0)
@@ -194,10 +209,25 @@ class OptimizerSet:
         """One update, or none where the gradients are `lost`."""
         if self._on_host and lost is not None and bool(lost):
             return
+        if self._from_host is not None:
+            self._from_host.moved = 0
         for optimizer in self.optimizers:
             if not self._on_host and lost is not None:
                 vars(optimizer)["found_inf"] = lost.float()
-            optimizer.step()
+            if self._from_host is None:
+                optimizer.step()
+            else:
+                self._from_host.step(optimizer, _together(optimizer))
+
+    @property
+    def offloaded_bytes(self) -> int:
+        """What the last step has put back to the host."""
+        return 0 if self._from_host is None else self._from_host.moved
+
+    def rest(self) -> None:
+        """Hear that momentum and moments were loaded: they go to where they are kept."""
+        for optimizer in self.optimizers if self._from_host is not None else ():
+            self._from_host.rest(optimizer)
 
     def zero_grad(self) -> None:
         for optimizer in self.optimizers:
@@ -212,6 +242,14 @@ class OptimizerSet:
         for optimizer, state in zip(self.optimizers, states, strict=True):
             fused = optimizer.param_groups[0].get("fused")
             optimizer.load_state_dict(_with(state, fused=lambda group, fused=fused: fused))
+        self.rest()
+
+
+def _together(optimizer: torch.optim.Optimizer) -> Iterable[Sequence[Tensor]]:
+    """The parameters that have a gradient, in the lots in which an optimizer steps them."""
+    for group in optimizer.param_groups:
+        found = [parameter for parameter in group["params"] if parameter.grad is not None]
+        yield from optimizer.batches(found) if isinstance(optimizer, Muon) else ([each] for each in found)
 
 
 def _with(state: dict[str, Any], **values: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
@@ -236,14 +274,14 @@ def build_optimizer(
         is_matrix = name.startswith(("blocks.", "further.")) and parameter.dim() >= 2 and "router" not in name
         (matrices if is_matrix else others).append(parameter)
     if config.name == "adamw":
-        return OptimizerSet([_adamw([*matrices, *others], config.lr, config, placement)], placement)
+        return OptimizerSet([_adamw([*matrices, *others], config.lr, config, placement)], placement, config.keep)
     found: list[torch.optim.Optimizer] = []
     if matrices:
         kept = torch.bfloat16 if config.format == "bf16" else torch.float32
         found.append(Muon(matrices, config.lr, config.momentum, config.weight_decay, kept, orthogonaliser))
     if others:
         found.append(_adamw(others, config.scalar_lr, config, placement))
-    return OptimizerSet(found, placement)
+    return OptimizerSet(found, placement, config.keep)
 
 
 def _adamw(

@@ -43,6 +43,7 @@ from etude.records import BASE_VERSION, Batch, Version
 from etude.trainer.config import TrainerConfig
 from etude.trainer.feedback import HintExample
 from etude.trainer.pieces import WHOLE
+from etude.trainer.saving import Saving
 from etude.trainer.step import Trainer
 from etude.trainer.trained import Trained
 from etude.weights.background import BackgroundPublisher, HandOver, Publication, Snapshot
@@ -174,13 +175,14 @@ class _Follower:
     def __init__(self, setup: Setup) -> None:
         decoder, ranks = setup.enter(None)
         self.trainer = Trainer(decoder, setup.trainer, setup.temperature, ranks)
+        self.saving = Saving(self.trainer)
         self.names, self.publishing = setup.publishing(self.trainer.trained)
 
     def load(self, state: Mapping[str, Any], directory: Path | None) -> None:
         self.trainer.load_state_dict(state, directory)
 
     def save(self, shards: Path) -> None:
-        self.trainer.state_dict(shards)
+        self.saving.put(shards)
 
     def save_model(self, directory: Path, like: Path) -> None:
         self.trainer.save_model(directory, None, like)
@@ -196,6 +198,7 @@ class _Follower:
         return self.publishing.put(self.trainer.version, lambda into: self.trainer.trained.export(into, self.names))
 
     def close(self) -> None:
+        self.saving.close()
         self.publishing.close()
 
 
@@ -306,12 +309,13 @@ class RankedTrainer(Trainer):
         super().load_state_dict(state, directory)
         self.followers.receive("to load the checkpoint", scaled(_START_S))
 
-    def state_dict(self, shards: Path | None = None) -> dict[str, Any]:
+    def copied(self, shards: Path | None) -> dict[str, Any]:
+        """The others copy theirs too, and each writes its own beside the next step."""
         if self.config.mesh is None:
-            return super().state_dict()
+            return super().copied(shards)
         self.followers.send("save", shards)
-        found = super().state_dict(shards)
-        self.followers.receive("to write its part of the checkpoint", scaled(_START_S))
+        found = super().copied(shards)
+        self.followers.receive("to copy its part of the checkpoint", scaled(_START_S))
         return found
 
     def save_model(self, directory: Path, tokenizer: Tokenizer | None, like: Path) -> None:

@@ -34,6 +34,7 @@ from etude.trainer.packing import split
 from etude.trainer.pieces import WHOLE, Piece, on_policy, segments_between
 from etude.trainer.replay import require_routes
 from etude.trainer.sampler_parity import SamplerParityCheck
+from etude.trainer.saving import copied
 from etude.trainer.trained import Trained
 from etude.weights.manifest import Bits
 
@@ -178,6 +179,7 @@ class Trainer:
         differences = {"max_abs_dlogp": max(mismatches) if compared else None, "max_abs_drift": max(drifts)}
         self._learnt(norm)
         sums.update(clipped=int(clipped), moved=int(moved), frozen=self.trained.frozen_weights)
+        sums["offloaded"] = self.optimizer.offloaded_bytes
         update = {"grad_norm": norm, "version": self.version}
         update |= {"divergence": divergence, "rate_scale": lr_scale, "shortened": lr_scale < 1}
         used = used_of(sums, distilled)
@@ -285,17 +287,20 @@ class Trainer:
         """A copy of what the version holds, in the arrays of an earlier one if given."""
         return self.trained.export(into)
 
-    def state_dict(self, shards: Path | None = None) -> dict[str, Any]:
-        """Everything a resumed trainer needs to go on as if it had never stopped. Ranks of a mesh write their rows into
-        `shards`, a new directory beside the checkpoint's file.
-        """
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed trainer needs to go on as if it had never stopped: of a mesh, this rank's part."""
         return {
-            **self.trained.saved(self.optimizer, shards),
+            **self.trained.saved(self.optimizer),
             "norms": self.clip.state_dict(),
             "version": int(self.version),
             "skipped": self.skipped,
             "alarms": self.alarms,
         }
+
+    def copied(self, shards: Path | None) -> dict[str, Any]:
+        """A copy of that. `shards` is where the ranks of a mesh will write theirs (`trainer.saving`)."""
+        del shards
+        return copied(self.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any], directory: Path | None = None) -> None:
         """`directory` is where its checkpoint lies."""

@@ -152,12 +152,16 @@ class Trained:
         """How many matrices have moved, of each of which it is said."""
         return moved.sum()
 
-    def saved(self, optimizer: OptimizerSet, shards: Path | None) -> dict[str, Any]:
-        """What a checkpoint holds of what is trained. `shards` is a directory for what goes beside its file; here
-        nothing does.
+    def saved(self, optimizer: OptimizerSet) -> dict[str, Any]:
+        """What a checkpoint holds of what is trained: the very tensors."""
+        return {"masters": self.state_dict(), "optimizer": optimizer.state_dict()}
+
+    def written(self, state: dict[str, Any], shards: Path | None) -> dict[str, Any]:
+        """What a checkpoint's file is to hold of a trainer's copied state, once what else there is lies in `shards`, a
+        new directory: here it holds all. Called beside the next step, in another thread.
         """
         del shards
-        return {"masters": self.state_dict(), "optimizer": optimizer.state_dict()}
+        return state
 
     def take(self, state: Mapping[str, Any], optimizer: OptimizerSet, directory: Path | None) -> None:
         """Go on from what was saved, in a checkpoint of `directory`. Raises CheckpointError where it does not fit."""

@@ -2,12 +2,12 @@
 
 import itertools
 import random
+import shutil
 
 import numpy as np
 import proofs
 import pytest
 from mesh_cases import SHAPES, ranks_at_work
-from mesh_world import World
 from test_mesh import GRADIENT, STEP, alone, largest_error
 
 from etude.trainer import checkpoint
@@ -26,10 +26,11 @@ CASES = [
 
 
 world = pytest.fixture(ranks_at_work, scope="module", name="world")
+pytestmark = pytest.mark.timeout(3600)
+"""Ranks that hang are found by their world, whatever the clock says."""
 
 
 @pytest.mark.proof(60)
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_meshes_optimizers_and_adapters_agree_with_one_process(world, shape):
     worst = [0.0, 0.0]
@@ -44,25 +45,21 @@ def test_all_meshes_optimizers_and_adapters_agree_with_one_process(world, shape)
 
 
 @pytest.mark.proof(75)
-@pytest.mark.timeout(900)
-def test_ranks_that_are_killed_at_any_moment_of_saving_lose_nothing(tmp_path):
+def test_ranks_that_are_killed_at_any_moment_of_saving_lose_nothing(world, tmp_path):
     """What is there is the checkpoint before or the new one, whole; and whoever takes it up ends with the same bits."""
-    axes = {"ep": 2}
 
     def run(directory, *given):
-        world = World(2, "mesh_cases")
-        try:
-            return world.run(2, "saves", axes, directory, *given)
-        finally:
-            world.close()
+        return world.run(2, "saves", {"ep": 2}, directory, *given)
 
+    run(tmp_path / "first", 1)
+    shutil.copytree(tmp_path / "first", tmp_path / "whole")
     told = run(tmp_path / "whole", 2)
     wanted, events = told[0][0] | run(tmp_path / "whole", 3)[0][0], [each for _, each in told]
     assert min(events) > 2
     places = [(who, event) for who in (0, 1) for event in range(1, events[who] + 1)]
     for who, event in random.Random(0).sample(places, min(len(places), proofs.often(6, 20))):
         directory = tmp_path / f"{who}-{event}"
-        run(directory, 1)
+        shutil.copytree(tmp_path / "first", directory)
         with pytest.raises(AssertionError, match=f"rank {who}: has ended"):
             run(directory, 2, who, event)
         there = checkpoint.load_latest(directory)["trainer"]["version"]

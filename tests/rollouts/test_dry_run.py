@@ -40,8 +40,10 @@ def test_each_recipe_fits_the_machines_it_is_for(recipe, ranks, links):
     assert found["ranks"] == ranks and run.fault is None and found["fits"]
     sent = {kind.partition(",")[0] for kind in found["links"]["a piece"]}
     assert links <= sent <= links | {"figures"}
-    held = found["bytes"]["in_pieces"]
-    assert {"parameters", "masters", "moments", "activations"} <= held.keys()
+    held, on_host = found["bytes"]["in_pieces"], found["bytes"]["on_host"]
+    assert {"parameters", "masters", "activations"} <= held.keys()
+    assert ("moments" in held, "moments on the host" in on_host) == (recipe != "one-gpu", recipe == "one-gpu")
+    assert on_host["a checkpoint's copy"] > held["masters"]
     assert {"logits", "gradients"} <= found["bytes"]["most"].keys()
     assert sum(held.values()) + found["bytes"]["engines"] <= found["bytes"]["needed"] <= found["bytes"]["usable"]
     assert 0 < found["tokens_per_s"] < ranks * 10**6 and found["trainer"]["step_s"] > 0
@@ -51,6 +53,7 @@ def test_each_recipe_fits_the_machines_it_is_for(recipe, ranks, links):
     assert between == (ranks > 8)
     said = "\n".join(lines_of(run))
     assert f"{ranks} ranks" in said and said.endswith("has to give")
+    assert "in the host's memory, of each rank: " in said
 
 
 FIXED = ("trainer.piece_tokens=64", "engine.cache_tokens=4096")

@@ -198,10 +198,10 @@ def test_every_sample_ends_as_its_group_does(pool_of):
     filled(pool, 3, [0, 1], version=-3)
     assert names(pool.take(1, 0, WHOLE)) == ["g0"]
     assert pool.slots.counts()["grouped"] == 2
-    pool.trained()
+    assert pool.trained(["g0"]) == [0]
     assert pool.slots.trained == 2
     assert pool.slots.dropped == {"zero_variance": 2, "too_few_scored": 1, "infra": 1, "stale": 2}
-    assert sorted(pool.ended()) == [0, 1, 2, 3]
+    assert sorted(pool.ended()) == [1, 2, 3]
     assert pool.ended() == []
 
 

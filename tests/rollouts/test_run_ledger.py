@@ -146,13 +146,19 @@ class Life:
             },
         }  # fmt: skip
 
+    def is_saved(self, state, names, ended):
+        """A checkpoint is on the disk, perhaps beside the next step."""
+        self.store.ended(map(group_id, [*ended, *self.pool.trained(names)]))
+        return state
+
 
 async def lives(directory, seed):
     """Steps with deaths between any two things that reach the disk; returns the last pool and the lines of steps."""
     draw, saved, lines = random.Random(seed), {}, []
     while len(lines) < 12:
-        life = Life(directory, saved, draw)
-        dies = draw.choice(["anywhere", "before the checkpoint", "after it", "not now"])
+        life, writing = Life(directory, saved, draw), None
+        lines = lines[: saved.get("steps", 0)]  # the others are made again
+        dies = draw.choice(["anywhere", "before the checkpoint", "while it is written", "after it", "not now"])
         while len(lines) < 12:
             await life.some_samples(draw.randint(0, 9))
             groups = life.pool.take(2, life.version, WHOLE)
@@ -163,15 +169,20 @@ async def lives(directory, seed):
             state = life.state(groups)
             if dies == "before the checkpoint":
                 break
-            saved, ended = state, life.pool.ended()
+            if writing:  # there is one at a time
+                saved = life.is_saved(*writing)
             lines.append(state["line"])
             life.version += 1
-            if dies == "after it":
+            writing = state | {"steps": len(lines)}, [group.id for group in groups], life.pool.ended()
+            if dies == "while it is written":
                 break
-            life.pool.trained()
-            life.store.ended(map(group_id, ended + life.pool.ended()))
+            if dies == "after it":
+                saved = writing[0]
+                break
+            if draw.random() < 0.5 or len(lines) == 12:
+                saved, writing = life.is_saved(*writing), None
         life.ledger.close()
-    return Life(directory, saved, draw), lines
+    return Life(directory, saved, draw), lines[: saved["steps"]]
 
 
 @pytest.mark.parametrize("seed", one_of_each(0.5, range(8), lambda seed: seed > 0))

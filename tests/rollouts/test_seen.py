@@ -132,6 +132,7 @@ def step_line(step, **facts):
         "version": step,
         "publish_stall_ms": 0.0,
         "snapshot_ms": 2.0,
+        "save_stall_ms": 1.0,
         "trained_tokens": 5.0,
         "routes_given": 7.0,
         "used": {"masked_tokens": 2.0, "gated_segments": 0.0},
@@ -141,7 +142,8 @@ def step_line(step, **facts):
 
 
 def publication(version):
-    return {"version": version, "root": "r", "delta_bytes": 10, "raw_bytes": 4_000_000, "publish_ms": 30.0}
+    sizes = {"delta_bytes": 10, "raw_bytes": 4_000_000}
+    return {"version": version, "root": "r", **sizes, "publish_ms": 30.0, "saved_ms": 20.0 * version}
 
 
 def test_a_version_is_counted_once_and_its_delivery_written_when_engines_hold_it(tmp_path):
@@ -157,7 +159,7 @@ def test_a_version_is_counted_once_and_its_delivery_written_when_engines_hold_it
     stats.delivered(publication(2), [Swap("engine-0", None, 0.1, lost=True)])
     delivery = stats.delivery()
     assert (delivery["lag_ms"], delivery["swap_pause_ms"], delivery["applied_GBps"]) == (50.0, 4.0, 1.0)
-    assert (delivery["publish_stall_ms"], delivery["snapshot_ms"]) == (7.0, 2.0)
+    assert (delivery["publish_stall_ms"], delivery["snapshot_ms"], delivery["save_stall_ms"]) == (7.0, 2.0, 2.0)
     assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["step", "step", "delivery"]
     resumed = RunStats(path, stats.state(), step_line(2, version=0))  # skipped steps alone: version 1 is made again
     assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["step", "step", "step"]

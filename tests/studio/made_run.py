@@ -38,6 +38,7 @@ def step_line(step: int, life: int = 0) -> Json:
         "solve_rate": 0.5, "parts": {"tests": 0.5}, "age_tokens": {"0": 90, "1": 10}, "loss": -1e-3 * step,
         "entropy": 0.04, "mean_age": 0.1, "dropped": {"zero_variance": step}, "version": step, "shortened": False,
         "trained_rollouts": 2, "trained_tokens": 100, "routes_given": 0, "publish_stall_ms": 0.0, "snapshot_ms": 1.0,
+        "save_stall_ms": 0.0,
         "used": {}, "max_abs_dlogp": 0.0,
     }  # fmt: skip
 

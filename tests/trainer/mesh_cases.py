@@ -27,6 +27,7 @@ from etude.trainer.mesh.sharding import Sharded, from_checkpoint, from_decoder
 from etude.trainer.mesh.together import Mesh
 from etude.trainer.packing import split
 from etude.trainer.ranks import tensors_of_ranks
+from etude.trainer.saving import Saving
 from etude.trainer.step import Trainer
 
 SHAPES = {  # rows of the second are not cut evenly
@@ -184,20 +185,31 @@ def goes_on(shape, optimizer, lora, axes, form, directory, take, save):
     before = whole(trainer, trainer.trained.trained) | moments(trainer)
     trainer.step(batch_for(shape, int(trainer.version)))
     if save:
-        shards = [checkpoint.shards_path(directory, trainer.version)]
-        dist.broadcast_object_list(shards, 0)
-        state = trainer.state_dict(shards[0])
-        if dist.get_rank() == 0:
-            checkpoint.save(directory, trainer.version, {"trainer": state}, shards=shards[0])
+        begin_to_save(saving := Saving(trainer), directory)
+        saving.wait()
     return before, whole(trainer, trainer.trained.trained) | moments(trainer)
+
+
+def begin_to_save(saving, directory, keep=2):
+    """As the ranks of a trainer do: each writes its own, rank 0 the checkpoint's file."""
+    version, shards = saving.trainer.version, [checkpoint.shards_path(directory, saving.trainer.version)]
+    dist.broadcast_object_list(shards, 0)
+
+    def finish(state):
+        if dist.get_rank() == 0:
+            checkpoint.save(directory, version, {"trainer": state}, keep, shards[0])
+
+    saving.put(shards[0], finish)
 
 
 def cannot_write(directory):
     """Each rank's error when rank 1 cannot write its shards: what should be a directory is a file there."""
     trainer = trainer_of("experts", config_for("experts", "adamw", False, {"ep": 2}))
     (directory / "file").touch()
+    saving = Saving(trainer)
+    saving.put(directory / ("file" if dist.get_rank() == 1 else "directory") / "step-00000001.shards-0")
     try:
-        trainer.state_dict(directory / ("file" if dist.get_rank() == 1 else "directory") / "step-00000001.shards-0")
+        saving.wait()
     except CheckpointError as error:
         return str(error)
 
@@ -209,9 +221,9 @@ def written(shape, lora, axes, base, directory):
 
 
 def saves(axes, directory, upto, who=None, event=0):
-    """Goes on from the newest checkpoint, if there is one, with a save a step. Rank `who` kills itself at an event of
-    its last save: when it opens, makes, renames or removes something there. Returns what is trained, by version, and
-    how many events there were.
+    """Goes on from the newest checkpoint, if there is one, with a save a step, each beside the next step. Rank `who`
+    kills itself at an event of its last save: when it opens, makes, renames or removes something there. Returns what is
+    trained, by version, and how many events there were.
     """
     trainer = trainer_of("experts", config_for("experts", "adamw", False, axes))
     if (state := checkpoint.load_latest(directory)) is not None:
@@ -226,17 +238,25 @@ def saves(axes, directory, upto, who=None, event=0):
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
-    while trainer.version < upto:
-        trainer.step(batch_for("experts", int(trainer.version)))
-        found[int(trainer.version)] = digest(trainer)
-        events[0] = 0 if trainer.version == upto else -1
-        shards = [checkpoint.shards_path(directory, trainer.version)]
-        dist.broadcast_object_list(shards, 0)
-        state = trainer.state_dict(shards[0])
-        if dist.get_rank() == 0:
-            checkpoint.save(directory, trainer.version, {"trainer": state}, keep=1, shards=shards[0])
-    seen, events[0] = events[0], -1
+    saving = Saving(trainer)
+    try:
+        while trainer.version < upto:
+            trainer.step(batch_for("experts", int(trainer.version)))
+            found[int(trainer.version)] = digest(trainer)
+            saving.wait()  # what is counted and killed is the last one
+            events[0] = 0 if trainer.version == upto else -1
+            begin_to_save(saving, directory, keep=1)
+        trainer.step(batch_for("experts", upto))
+        saving.wait()
+    finally:
+        saving.close()
+        seen, events[0] = events[0], -1
     return found, seen
+
+
+def threads():
+    """Of this rank, those of its present group among them."""
+    return len(os.listdir("/proc/self/task"))
 
 
 def digest(trainer):

@@ -26,6 +26,8 @@ alone = lru_cache(one_step)
 
 
 world = pytest.fixture(ranks_at_work, scope="module", name="world")
+pytestmark = pytest.mark.timeout(3600)
+"""Ranks that hang are found by their world, whatever the clock says."""
 
 
 def largest_error(found, wanted):
@@ -69,6 +71,17 @@ def called(value):
 @pytest.mark.parametrize(("axes", "shape", "optimizer", "lora"), CASES, ids=called)
 def test_gradients_steps_and_figures_are_those_of_one_process(world, axes, shape, optimizer, lora):
     learns_what_one_does(world, axes, shape, optimizer, lora)
+
+
+def test_groups_that_are_over_leave_no_threads_behind(world):
+    """Of four meshes, five groups each."""
+    cases = [({"fsdp": 2, "ep": 2}, "experts", "muon"), ({"cp": 2, "ep": 2}, "latent", "adamw")]
+    left = []
+    for _ in range(2):
+        for axes, shape, optimizer in cases:
+            world.run(4, "one_step", shape, optimizer, False, axes)
+        left.append(world.run(4, "threads"))
+    assert left[0] == left[1]
 
 
 def test_a_mesh_in_bf16_computes_nearly_the_same(world):

@@ -13,10 +13,11 @@ from etude.errors import EtudeError
 from etude.models.checkpoint import load_checkpoint
 from etude.models.tokenizer import load_tokenizer
 from etude.records import Group, Scored, Segment, Task, Trajectory, Verifier, Version
-from etude.trainer.checkpoint import load_latest, save, shards_path
+from etude.trainer.checkpoint import load_latest
 from etude.trainer.config import OptimizerConfig, TrainerConfig
 from etude.trainer.packing import build_batch, split
 from etude.trainer.ranks import Setup, open_ranks, tensors_of_ranks
+from etude.trainer.saving import Checkpoints
 from etude.trainer.step import Trainer
 from etude.weights.chain import Chain
 from etude.weights.manifest import root_of
@@ -132,9 +133,11 @@ def test_a_mesh_of_two_publishes_saves_and_goes_on(tmp_path):
     publishing.resume(trainer.version)
     publishing.put(trainer.version, trainer.export)
     saved = tmp_path / "checkpoints"
-    shards = shards_path(saved, 0)
-    save(saved, 0, {"trainer": trainer.state_dict(shards)}, shards=shards)
+    checkpoints = Checkpoints(trainer, saved)
+    assert checkpoints.save(0, {}) < 1
     first = trainer.step(routed_batch())
+    checkpoints.wait()
+    assert checkpoints.written == 1
     publishing.put(trainer.version, trainer.export)
     root = publishing.published(Version(1)).result.root
     trainer.save_model(tmp_path / "model", load_tokenizer(SHIPPED), SHIPPED)

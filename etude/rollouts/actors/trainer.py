@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from etude.weights.publisher import PublishResult
 
 
-@actor(num_cpus=0, concurrency_groups={"publishing": 1, "health": 1, "life": 1})
+@actor(num_cpus=0, concurrency_groups={"publishing": 1, "saving": 1, "health": 1, "life": 1})
 class TrainerActor:
-    """The trainer process: steps, hands each version over to be published in the background, checkpoints.
+    """The trainer process: steps; each version is published in the background, and each checkpoint written there.
 
     A checkpoint may be whole before its version is in the store. A run killed in between publishes that version when it
     resumes: the same bits, and in the same pack unless the version before had not got there either.
@@ -40,6 +40,7 @@ class TrainerActor:
         from etude.models.expert_format import set_expert_format
         from etude.models.tokenizer import load_tokenizer
         from etude.trainer.ranks import Setup, open_ranks
+        from etude.trainer.saving import Checkpoints
 
         self.config, self.directory = config, directory
         self.trajectories = TrajectoryStore(directory / "trajectories")
@@ -52,6 +53,8 @@ class TrainerActor:
         form, temperature = config.model.expert_format, config.rollouts.temperature
         setup = Setup(config.model.path, form, config.trainer, temperature, store, direct, config.publisher)
         self.trainer, self.publishing = open_ranks(decoder, setup)
+        self.checkpoints = Checkpoints(self.trainer, directory / "checkpoints")
+        self._counted = 0
 
     def resume(self) -> dict[str, Any] | None:
         """Take up the newest checkpoint; returns the controller's state that was saved with it, its `line` now with
@@ -60,15 +63,15 @@ class TrainerActor:
         from etude.trainer.checkpoint import claim, load_latest
 
         self.lock = self.lock or claim(self.directory)
-        checkpoints = self.directory / "checkpoints"
-        state = load_latest(checkpoints)
+        state = load_latest(self.checkpoints.directory)
         if self.archive.directory.exists():  # an earlier life may have marked steps that are made again
             self.archive.resumed(state["controller"]["line"]["step"] if state else 0)
         if state is None:
             self.publishing.resume(self.trainer.version)
             return None
-        self.trainer.load_state_dict(state["trainer"], checkpoints)
+        self.trainer.load_state_dict(state["trainer"], self.checkpoints.directory)
         saved = state["controller"]
+        self.checkpoints.taken_up(saved["line"]["step"])
         uncounted = self.publishing.resume(self.trainer.version, state["published"], saved["stats"]["published"])
         line = saved["line"] | state["metrics"]
         return {**saved, "line": line, "publications": [_told(result) for result in uncounted]}
@@ -97,6 +100,15 @@ class TrainerActor:
         """Wait until that version, or a later one in its place, is in the store. Answers while a step goes on."""
         return self._published(version)
 
+    @ray.method(concurrency_group="saving")
+    def on_disk(self, step: int) -> dict[str, Any]:
+        """Wait for the checkpoint of a step, if it is on its way; returns what is there, and how many were written that
+        nobody had asked after. Answers while a step goes on.
+        """
+        found = self.checkpoints.on_disk(step)
+        new, self._counted = self.checkpoints.written - self._counted, self.checkpoints.written
+        return {**found._asdict(), "saved_beside": new}
+
     def _published(self, version: Version) -> dict[str, Any]:
         publication = self.publishing.published(version)
         return _told(publication.result) | {"publish_ms": publication.publish_ms}
@@ -114,12 +126,18 @@ class TrainerActor:
         if self.product is not None:
             metrics["low_precision_rows_trained"] = self.product.rows - rows
 
-        def spent() -> dict[str, float]:
-            return {"step_s": time.perf_counter() - started, "step_cpu_s": time.process_time() - cpu}
+        def spent(save_stall_ms: float = 0.0) -> dict[str, float]:
+            spent_s = {"step_s": time.perf_counter() - started, "step_cpu_s": time.process_time() - cpu}
+            return spent_s | {"save_stall_ms": save_stall_ms}
 
-        if self.trainer.version % self.config.rollouts.checkpoint_every == 0:
-            self._save(controller_state, metrics | spent())
-        return metrics | spent()
+        if self.trainer.version % self.config.rollouts.checkpoint_every:
+            return metrics | spent()
+        beside = {
+            "controller": controller_state,
+            "metrics": metrics | spent(),
+            "published": self.publishing.visible,
+        }
+        return metrics | spent(self.checkpoints.save(controller_state["line"]["step"], beside))
 
     def _read(self, group: SampleGroup) -> Group:
         """The group with its tokens, from where the session workers have put them."""
@@ -130,19 +148,6 @@ class TrainerActor:
         marks = marks_of(groups, self.trainer.seen, self.config.trainer.credit.mask_summaries)
         self.archive.mark(step, marks)
         return sum(len(each.mask) for each in marks)
-
-    def _save(self, controller_state: dict[str, Any], metrics: dict[str, Any]) -> None:
-        from etude.trainer.checkpoint import save, shards_path
-
-        checkpoints = self.directory / "checkpoints"
-        shards = shards_path(checkpoints, self.trainer.version)
-        state = {
-            "trainer": self.trainer.state_dict(shards),
-            "controller": controller_state,
-            "metrics": metrics,
-            "published": self.publishing.visible,
-        }
-        save(checkpoints, self.trainer.version, state, shards=shards)
 
     def _hints(self, groups: list[Group]) -> list[HintExample]:
         from etude.models.chat import open_chat

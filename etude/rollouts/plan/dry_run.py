@@ -30,6 +30,8 @@ ENGINE_BYTES = 10
 STATE = ("parameters", "adapted", "masters", "moments", "gradients", "reference", "newest version", "older versions")
 """What each further rank of `fsdp` has less of. The rest is a piece's."""
 
+TO_HOST = 20e9
+"""Bytes a second between a device and its host, one way: what PCIe 4 carries by sixteen lanes, less its losses."""
 MOST_TIMES = 1024
 """No cluster has so many times the ranks: there it is the piece that is too large."""
 
@@ -47,8 +49,11 @@ class DryRun:
 
     @property
     def needed(self) -> int:
-        """Bytes of the first rank when it has most, engines beside it included."""
-        return sum(self.rehearsal.fullest.values()) + self.engine_bytes
+        """Bytes of the first rank when it has most, engines beside it included; of this computer what it keeps on the
+        host, too.
+        """
+        on_host = sum(self.rehearsal.on_host.values()) if self.machine.name == HERE else 0
+        return sum(self.rehearsal.fullest.values()) + self.engine_bytes + on_host
 
     @property
     def fits(self) -> bool:
@@ -62,6 +67,8 @@ class DryRun:
     def rate(self) -> TrainerRate:
         """In the terms of `etude plan`: what a step takes beside its tokens, and what a token takes."""
         step_s = self.machine.seconds(self.rehearsal.optimizer) + self.machine.seconds(self._publishing)
+        if self.machine.name != HERE:
+            step_s += self.rehearsal.over_the_bus / TO_HOST
         return TrainerRate(step_s, self.piece_s / (self.rehearsal.tokens * self.rehearsal.pieces_at_once))
 
     @property
@@ -118,6 +125,7 @@ class DryRun:
             (kept, "trainer.parity_tokens = 0"),
             (kinds.get("moments", 0) // 2 if rounded else 0, 'trainer.optimizer.format = "bf16"'),
             (of_piece // 2, f"trainer.piece_tokens = {self.config.piece_tokens // 2}"),
+            (0 if self.machine.name == HERE else kinds.get("moments", 0), 'trainer.optimizer.keep = "host"'),
         ]
         for saved, way in ways:
             if saved >= missing:
@@ -148,7 +156,8 @@ class DryRun:
             "bytes": {
                 "held": dict(played.held), "in_pieces": dict(played.in_pieces),
                 "most": dict(played.most), "in_optimizer": dict(played.in_optimizer),
-                "engines": self.engine_bytes, "needed": self.needed, "usable": self.machine.usable,
+                "on_host": dict(played.on_host), "engines": self.engine_bytes,
+                "needed": self.needed, "usable": self.machine.usable,
             },
             "links": {
                 when: {kind: each._asdict() for kind, each in kinds.items()} for when, kinds in self.links().items()
@@ -201,9 +210,15 @@ def lines_of(run: DryRun) -> Iterator[str]:
     yield "bytes of the first rank  between steps    in a piece  in the optimizer    most in a piece, by itself"
     for kind in dict.fromkeys((*played.held, *played.most, *played.in_optimizer)):
         yield _row(kind, *(each.get(kind, 0) for each in (*moments, played.most)))
+    beside = run.needed - sum(played.fullest.values())
     if run.engine_bytes:
         yield _row("engines beside it", *[run.engine_bytes] * 3, 0)
-    yield _row("in all", *(sum(each.values()) + run.engine_bytes for each in moments), 0)
+    for kind, size in played.on_host.items() if run.machine.name == HERE else ():
+        yield _row(kind, size, size, size, 0)
+    yield _row("in all", *(sum(each.values()) + beside for each in moments), 0)
+    if run.machine.name != HERE:
+        there = ", ".join(f"{kind} {_size(size)}" for kind, size in played.on_host.items())
+        yield f"  in the host's memory, of each rank: {there}"
     yield ""
     yield "bytes that it sends"
     for when, sent in run.links().items():

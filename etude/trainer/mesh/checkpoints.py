@@ -34,30 +34,44 @@ _SCALAR = "step"
 """AdamW's count of a parameter's steps: the one moment that is no tensor of its shape."""
 
 
-def write_shards(directory: Path, trained: ShardedTrained, optimizer: OptimizerSet) -> dict[str, str]:
-    """Write this rank's rows; returns the hashes of all ranks' files by their names. All ranks make the same call."""
-    state = {_MASTER.format(name): trained.spread(name, master.detach()) for name, master in trained.trained.items()}
-    for name, moments in _moments(trained, optimizer).items():
-        for key, value in moments.items():
+Rows = Mapping[str, Tensor]
+"""What a rank holds, by the names of what is trained."""
+
+
+def write_shards(
+    directory: Path, trained: ShardedTrained, masters: Rows, moments: Mapping[str, Rows]
+) -> dict[str, str]:
+    """Write copies of this rank's rows; returns the hashes of all ranks' files by their names. All ranks make the same
+    call, each in a thread beside its steps: so they talk in a group that nothing else talks in.
+    """
+    group = trained.sharded.layout.beside
+    state = {_MASTER.format(name): trained.spread(name, master) for name, master in masters.items()}
+    for name, of_one in moments.items():
+        for key, value in of_one.items():
             spread = value if key == _SCALAR else trained.spread(name, value)
             state[_MOMENT.format(name, key)] = spread
     try:
-        dcp.save(state, storage_writer=FileSystemWriter(directory, sync_files=True))
+        dcp.save(state, storage_writer=FileSystemWriter(directory, sync_files=True), process_group=group)
+        dist.barrier(group)
+        return _hashes(directory, group)
     except CheckpointException as error:  # raised on all ranks, whichever could not write
         whose = "; ".join(f"rank {rank}: {fault[0]}" for rank, fault in sorted(error.failures.items()))
         raise CheckpointError(
             f"{directory}: cannot be written ({whose}); the older checkpoints are whole: make room and go on with "
             "--resume"
         ) from error
-    dist.barrier()
-    return _hashes(directory)
+    except RuntimeError as error:  # what an exchange raises when another rank is gone
+        raise CheckpointError(
+            f"{directory}: a rank ended while it was written ({error}); the older checkpoints are whole: go on with "
+            "--resume"
+        ) from error
 
 
 def read_shards(directory: Path, hashes: Mapping[str, str], trained: ShardedTrained, optimizer: OptimizerSet) -> None:
     """Take this rank's rows. Raises CheckpointError for shards that are not what was saved, or of other tensors than
     are trained.
     """
-    found = _hashes(directory) if directory.is_dir() else {}
+    found = _hashes(directory, trained.sharded.layout.beside) if directory.is_dir() else {}
     if wrong := sorted(name for name, each in hashes.items() if found.get(name) != each):
         raise CheckpointError(
             f"{directory / wrong[0]}: missing, torn or changed since it was saved; remove this checkpoint's file, and "
@@ -99,7 +113,8 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _moments(trained: ShardedTrained, optimizer: OptimizerSet) -> dict[str, dict[str, Tensor]]:
+def moments_of(trained: ShardedTrained, optimizer: OptimizerSet) -> dict[str, dict[str, Tensor]]:
+    """What an optimizer keeps of what is trained, by its names."""
     states = {id(parameter): each.state[parameter] for each in optimizer.optimizers for parameter in each.state}
     return {name: states[id(parameter)] for name, parameter in trained.trained.items() if id(parameter) in states}
 
@@ -114,12 +129,12 @@ def _empty(trained: ShardedTrained, key: str, saved: Any) -> Tensor:
     return trained.spread(name, torch.empty_like(trained.trained[name].detach(), dtype=dtype))
 
 
-def _hashes(directory: Path) -> dict[str, str]:
+def _hashes(directory: Path, group: Any) -> dict[str, str]:
     """Of all files, each read by one rank."""
     own: dict[str, str] = {}
     for at, path in enumerate(sorted(directory.iterdir())):
         if at % dist.get_world_size() == dist.get_rank():
             own[path.name] = blake3().update_mmap(path).hexdigest()
     told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, own)
+    dist.all_gather_object(told, own, group)
     return {name: each for table in told for name, each in table.items()}

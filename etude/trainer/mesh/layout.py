@@ -39,6 +39,8 @@ class Layout:
         """Of stacks of experts."""
         self.work = _mesh(device, grid.flatten(0, 2), ("data", "cp"))
         """Of pieces."""
+        self.beside = dist.new_group()
+        """Of all ranks, for what they exchange beside a step."""
         own = grid[self.place.replicate].transpose(0, 1).flatten(1)
         self._numbered = DeviceMesh(device, own, mesh_dim_names=("ep", "shard"), _init_backend=False)
 

@@ -39,6 +39,7 @@ from etude.trainer.mesh.trained import ShardedTrained
 from etude.trainer.step import PARITY_VERSIONS, Trainer
 
 HOST = torch.device("cpu")
+MOMENTS_THERE, CHECKPOINT = "moments on the host", "a checkpoint's copy"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,13 @@ class Rehearsal:
     """What moves between two versions, in bf16 and before it is encoded."""
     version_share: int
     """What this rank sends of it to the ranks that publish."""
+    on_host: Mapping[str, int]
+    """What is in the memory of the host, whatever the device is: all the time, and while a checkpoint is written."""
+
+    @property
+    def over_the_bus(self) -> int:
+        """Bytes that a step brings from the host and puts back."""
+        return 2 * self.on_host.get(MOMENTS_THERE, 0)
 
     @property
     def fullest(self) -> Mapping[str, int]:
@@ -159,6 +167,9 @@ def _played(trainer: Trainer, config: TrainerConfig, counting: Counting) -> Rehe
         held["older versions"] = (PARITY_VERSIONS - 1) * held["newest version"]
     batch = _piece(config.piece_tokens, trainer.policy.config, trainer.replays)
     older = {"older versions": held["older versions"]} if config.parity_tokens else {}
+    masters = sum(each.nbytes for each in trainer.trained.trained.values())
+    there = held.get(MOMENTS_THERE, 0)
+    on_host = {MOMENTS_THERE: there, CHECKPOINT: masters + held.get("moments", 0) + there}
     counting.begin()
     list(trainer.forward_backward([batch], torch.from_numpy(shares_of(batch, config.loss))))
     piece, in_pieces, most = counting.work, counting.fullest, counting.most
@@ -175,6 +186,7 @@ def _played(trainer: Trainer, config: TrainerConfig, counting: Counting) -> Rehe
         optimizer=counting.work,
         version_bytes=2 * sum(torch.Size(shape).numel() for shape in _moving(trainer)),
         version_share=2 * sum(each.numel() for each in trainer.trained.trained.values()),
+        on_host={kind: count for kind, count in on_host.items() if count},
     )
 
 
@@ -194,11 +206,13 @@ def _name_what_is_held(trainer: Trainer, counting: Counting) -> None:
     trainer.optimizer.step()
     trainer.optimizer.zero_grad()
     states = [state for each in trainer.optimizer.optimizers for state in each.state.values()]
-    counting.tag("moments", [each for state in states for each in state.values() if isinstance(each, Tensor)])
+    moments = [each for state in states for each in state.values() if isinstance(each, Tensor)]
+    counting.tag("moments" if trainer.config.optimizer.keep == "device" else MOMENTS_THERE, moments)
 
 
 def _some(kinds: Mapping[str, int]) -> dict[str, int]:
-    return {kind: count for kind, count in kinds.items() if count > 0}
+    """Of the device."""
+    return {kind: count for kind, count in kinds.items() if count > 0 and kind != MOMENTS_THERE}
 
 
 def _grad(leaf: Tensor) -> Tensor:

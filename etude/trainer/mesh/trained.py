@@ -25,7 +25,7 @@ from etude.models.checkpoint import save_checkpoint, shapes_of
 from etude.models.decoder import Decoder
 from etude.models.peft import save_adapter
 from etude.trainer.config import OptimizerConfig, TrainerConfig
-from etude.trainer.mesh.checkpoints import read_shards, write_shards
+from etude.trainer.mesh.checkpoints import moments_of, read_shards, write_shards
 from etude.trainer.mesh.gathering import Part, gather, parts_of
 from etude.trainer.mesh.muon import ShardedOrthogonaliser
 from etude.trainer.mesh.sharding import Sharded, here, of_experts
@@ -124,9 +124,15 @@ class ShardedTrained(Trained):
         stack = of_experts(name.removesuffix(INPUTS).removesuffix(OUTPUTS))
         return self.sharded.layout.spread(local, self.shapes[name], stack)
 
-    def saved(self, optimizer: OptimizerSet, shards: Path | None) -> dict[str, Any]:
+    def saved(self, optimizer: OptimizerSet) -> dict[str, Any]:
+        """Of this rank's rows."""
+        masters = {name: master.detach() for name, master in self.trained.items()}
+        return {"rows": {"masters": masters, "moments": moments_of(self, optimizer)}}
+
+    def written(self, state: dict[str, Any], shards: Path | None) -> dict[str, Any]:
         assert shards is not None, "whoever saves a mesh says where its shards go"
-        return {"shards": {"name": shards.name, "hashes": write_shards(shards, self, optimizer)}}
+        rest = {key: each for key, each in state.items() if key != "rows"}
+        return rest | {"shards": {"name": shards.name, "hashes": write_shards(shards, self, **state["rows"])}}
 
     def take(self, state: Mapping[str, Any], optimizer: OptimizerSet, directory: Path | None) -> None:
         if "shards" not in state or directory is None:
@@ -134,6 +140,7 @@ class ShardedTrained(Trained):
                 "the checkpoint was saved by ranks that held all weights each: resume with trainer.ranks as a number"
             )
         read_shards(directory / state["shards"]["name"], state["shards"]["hashes"], self, optimizer)
+        optimizer.rest()
         self.round()
 
     # --- what is published --------------------------------------------------------------------------------------------
