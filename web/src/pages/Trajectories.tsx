@@ -202,7 +202,7 @@ function List({ run, filter, order, total }: ListProps) {
 
 export function columns(run: string): Column<TrajectoryRow>[] {
   return [
-    { name: 'id', label: 'Id', cell: (row) => <a class="mono" href={to(['run', run, 'trajectory', row.id])}>{row.id}</a> },
+    { name: 'id', label: 'Id', kind: 'wide', cell: (row) => <a class="mono" href={to(['run', run, 'trajectory', row.id])}>{row.id}</a> },
     { name: 'outcome', label: 'Outcome', cell: (row) => <OutcomeBadge row={row} /> },
     { name: 'reward', label: 'Reward', kind: 'r', cell: (row) => figure(row.reward) },
     { name: 'phase', label: 'Phase', cell: (row) => (row.phase === 'training' ? <span class="muted">training</span> : <Badge tone="accent">{row.phase}</Badge>) },
