@@ -41,6 +41,9 @@ def test_a_list_is_walked_and_gone_back_to_as_it_was_left(tab, shown):
     assert "solved=true" in tab.page.url and "order=kept" in tab.page.url
     tab.go(f"/run/{shown.id('second')}/trajectory/g1~0")
     expect(tab.page.get_by_role("button", name="Next")).to_have_count(0)  # it was in no list
+    expect(tab.page.locator(".crumb")).to_contain_text("group g1")
+    tab.go(f"/run/{shown.id('first')}/trajectory/after~eval-1~0")
+    expect(tab.page.locator(".crumb")).to_have_text("eval-1")  # an evaluation plays each task once: it has no group
 
 
 def test_an_address_holds_the_steps_the_figures_and_how_smooth_they_are(tab, shown):

@@ -195,7 +195,7 @@ function List({ run, filter, order, total }: ListProps) {
   return (
     <div class="card">
       {fault && <Fault why={fault} again={() => setFault(null)} />}
-      <Rows label="Trajectories" rows={rows} columns={columns(run)} id={(row) => row.id} open={(row) => go(to(['run', run, 'trajectory', row.id]))} total={total} more={more} keys={[{ key: 'o', does: 'Open the row\u2019s group', run: (row) => go(to(['run', run, 'group', row.group_id])) }]} />
+      <Rows label="Trajectories" rows={rows} columns={columns(run)} id={(row) => row.id} open={(row) => go(to(['run', run, 'trajectory', row.id]))} total={total} more={more} keys={[{ key: 'o', does: 'Open the row\u2019s group', run: (row) => row.phase === 'training' && go(to(['run', run, 'group', row.group_id])) }]} />
     </div>
   );
 }
