@@ -2,11 +2,14 @@
 address that holds what is looked at, figures that are smoothed and rows that are ordered."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from browser import DEADLINE_MS, Tab
-from made_run import add_steps, make_run, studio
+from made_run import TASK, add_steps, kept, make_run, studio
 from playwright.sync_api import expect
+
+from etude.archive.writer import ArchiveWriter
 
 
 def test_keys_hold_beside_a_box_that_was_ticked(tab):
@@ -38,6 +41,9 @@ def test_a_list_is_walked_and_gone_back_to_as_it_was_left(tab, shown):
     assert "solved=true" in tab.page.url and "order=kept" in tab.page.url
     tab.go(f"/run/{shown.id('second')}/trajectory/g1~0")
     expect(tab.page.get_by_role("button", name="Next")).to_have_count(0)  # it was in no list
+    expect(tab.page.locator(".crumb")).to_contain_text("group g1")
+    tab.go(f"/run/{shown.id('first')}/trajectory/after~eval-1~0")
+    expect(tab.page.locator(".crumb")).to_have_text("eval-1")  # an evaluation plays each task once: it has no group
 
 
 def test_an_address_holds_the_steps_the_figures_and_how_smooth_they_are(tab, shown):
@@ -101,4 +107,45 @@ def test_of_a_long_run_all_versions_are_there_and_the_newest_first(context, tmp_
         expect(newest).to_contain_text(f"v{steps + 1}", timeout=DEADLINE_MS)
         tab.go(f"/run/{served.id('long')}")
         tab.see("etude train RECIPE --resume goes on")
+        assert tab.faults == []
+
+
+BEYOND = """
+[...document.querySelectorAll('main :is(h1, h2, a, bdi, dd, pre, button, .badge, .mono, .k)')]
+  .filter((each) => !each.closest('.scroll, .tall, .members, .tabs, .clip')) // these have more beside what is seen
+  .filter((each) => each.getBoundingClientRect().right > innerWidth + 1)
+  .map((each) => each.outerHTML.slice(0, 200))
+"""
+
+
+def test_on_a_narrow_screen_long_names_stay_within_it_and_one_sees_where_one_is(context, tmp_path):
+    name, group = "a-run-with-a-long-name-" * 4, "a-group-with-a-long-name-" * 4
+    path = make_run(tmp_path / "runs" / name, 2, summary=True)
+    tool = ("a_tool_of_a_server_with_quite_a_long_name__and_more", {"an_argument_with_a_long_name": "x" * 300})
+    with ArchiveWriter(path) as writer:
+        writer.keep(kept(f"{group}/0", task=replace(TASK, id="a_task_without_an_end_" * 10), calls=[tool]))
+    make_run(tmp_path / "runs" / f"{name}second", 2, summary=True)
+    with studio(tmp_path / "home", tmp_path / "runs") as served:
+        tab, run = Tab(context, served), served.id(name)
+        tab.page.set_viewport_size({"width": 390, "height": 800})
+        one = f"/run/{run}/trajectory/{group}~0"
+        both = f"/runs?compare={run},{served.id(name + 'second')}"
+        beyond = {}
+        for address in (
+            both,
+            f"/run/{run}",
+            f"/run/{run}/trajectories",
+            one,
+            f"{one}?tab=task",
+            f"/run/{run}/group/{group}",
+        ):
+            tab.go(address)
+            if found := tab.in_page(BEYOND):
+                beyond[address] = found
+        assert beyond == {}
+        for address in (f"{one}?tab=task", f"/run/{run}/versions"):
+            tab.go(address)
+            expect(tab.page.locator(".nav [aria-current]")).to_be_in_viewport(ratio=0.9)
+        tab.go(f"{one}?tab=task")
+        expect(tab.page.get_by_role("tab", name="Task")).to_be_in_viewport(ratio=0.9)
         assert tab.faults == []

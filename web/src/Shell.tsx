@@ -1,7 +1,7 @@
 // The frame around every page: where one is, whether the server is there, appearance, the palette and the keys that hold
 // everywhere. Owns no data but the list of runs, which the palette offers.
 import type { ComponentType } from 'preact';
-import { useEffect, useErrorBoundary, useMemo, useState } from 'preact/hooks';
+import { useEffect, useErrorBoundary, useMemo, useRef, useState } from 'preact/hooks';
 import type { RunRow } from './api/types';
 import { isReport } from './api/kept';
 import { useKeys } from './keys';
@@ -12,8 +12,8 @@ import { go, place, to } from './router';
 import { entry, work } from './session';
 import { connection, retry } from './stream';
 import { setTheme, theme } from './theme';
-import { oneLine } from './text';
-import { Empty, Fault, Wait } from './ui/bits';
+import { middle, oneLine } from './text';
+import { Empty, Fault, sideways, Wait } from './ui/bits';
 import { Help, help, Palette, palette, type Command } from './ui/Palette';
 
 const IN_RUN: [name: string, label: string, key: string][] = [
@@ -106,8 +106,10 @@ function up(page: Page | null): void {
 function Nav({ page, run }: { page: Page | null; run: string | null }) {
   const current = (name: string) => (page?.name === name ? ('page' as const) : undefined);
   const inside = page?.name === 'trajectory' || page?.name === 'group' ? 'trajectories' : page?.name;
+  const box = useRef<HTMLElement>(null);
+  useEffect(() => sideways(box.current, box.current?.querySelector('[aria-current]')), [inside, run]);
   return (
-    <nav class="nav" aria-label="Pages">
+    <nav ref={box} class="nav" aria-label="Pages">
       <a href={to(['runs'])} aria-current={current('runs')}>
         Runs
       </a>
@@ -132,7 +134,7 @@ function Nav({ page, run }: { page: Page | null; run: string | null }) {
             /
           </span>
           <span class="of clip runname" title={oneLine(run)}>
-            {oneLine(runOf(run)?.name ?? run, 40)}
+            {middle(oneLine(runOf(run)?.name ?? run), 24)}
           </span>
           {IN_RUN.filter(([name]) => !isReport || name !== 'plan').map(([name, label]) => (
             <a key={name} href={addressOf(run, name)} aria-current={inside === name ? (page?.name === name ? 'page' : 'true') : undefined}>

@@ -47,6 +47,12 @@ export function pieces(text: string): Piece[] {
   return found;
 }
 
+/** A long name with its beginning and its end, which tells it from others: the middle is left out. */
+export function middle(text: string, most: number): string {
+  const end = Math.floor(0.45 * most);
+  return text.length > most ? `${text.slice(0, most - end - 1)}\u2026${text.slice(text.length - end)}` : text;
+}
+
 /** On one line, for titles and lists: newlines and tabs too are shown as pictures. */
 export function oneLine(text: string, most = 400): string {
   const short = text.length > most ? text.slice(0, most) + '\u2026' : text;

@@ -1,6 +1,6 @@
 // What a page would hide or obey is shown, and nothing of a text is lost.
 import { describe, expect, it } from 'vitest';
-import { oneLine, pieces } from '../src/text';
+import { middle, oneLine, pieces } from '../src/text';
 
 const seen = (text: string) => pieces(text).map((each) => each.hidden ?? each.text).join('');
 
@@ -30,4 +30,12 @@ describe('pieces', () => {
 it('a name stays on one line and is cut', () => {
   expect(oneLine('a\nb\tc\u0007')).toBe('a\u240ab\u2409c\u2407');
   expect(oneLine('x'.repeat(500), 10)).toBe('xxxxxxxxxx\u2026');
+});
+
+describe('a long name', () => {
+  it('keeps its beginning and its end, within the length that there is room for', () => {
+    expect(middle('quickstart', 20)).toBe('quickstart');
+    expect(middle('a-run-with-a-long-name-seed-7', 20)).toBe('a-run-with\u2026me-seed-7');
+    expect(middle('x'.repeat(100), 20)).toHaveLength(20);
+  });
 });

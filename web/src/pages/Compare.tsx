@@ -25,7 +25,7 @@ export function Compare({ ids, runs }: { ids: string[]; runs: RunRow[] }) {
           {ids.map((id, at) => (
             <span key={id}>
               <i style={{ background: ofRun(at) }} />
-              <Name text={name(id)} />
+              <Name text={name(id)} most={60} />
             </span>
           ))}
         </div>
@@ -79,7 +79,7 @@ function Differences({ ids, details, name }: { ids: string[]; details: RunDetail
                 <th scope="col">Key</th>
                 {ids.map((id) => (
                   <th key={id} scope="col">
-                    <Name text={name(id)} />
+                    <Name text={name(id)} most={44} />
                   </th>
                 ))}
               </tr>

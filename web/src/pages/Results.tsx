@@ -80,7 +80,7 @@ function ByPolicy<R extends { name: string }>({ label, of, rows, policies, figur
         <tbody>
           {rows.map((row) => (
             <tr key={row.name}>
-              <td class="wrap">
+              <td class={figures ? 'wrap' : undefined}>
                 <Name text={row.name} />
               </td>
               {policies.map((each, at) => (

@@ -65,7 +65,7 @@ export function Runs() {
 function columns(chosen: string[], choose: (id: string) => void): Column<RunRow>[] {
   return [
     { name: 'pick', kind: 'tick', label: <span class="sr">Compare</span>, cell: (run) => <input type="checkbox" aria-label={`Compare ${run.name}`} checked={chosen.includes(run.id)} onChange={() => choose(run.id)} /> },
-    { name: 'name', label: 'Run', kind: 'wide', sort: (run) => run.name, cell: (run) => <a href={to(['run', run.id])}><Name text={run.name} /></a> },
+    { name: 'name', label: 'Run', kind: 'wide', sort: (run) => run.name, cell: (run) => <a href={to(['run', run.id])}><Name text={run.name} most={36} /></a> },
     { name: 'state', label: 'State', sort: (run) => run.state, cell: (run) => <StateBadge state={run.state} /> },
     { name: 'steps', label: 'Steps', kind: 'r', sort: (run) => run.steps, cell: (run) => whole(run.steps) },
     { name: 'reward', label: 'Reward', kind: 'r', sort: (run) => run.figures.reward ?? null, cell: (run) => figure(run.figures.reward) },

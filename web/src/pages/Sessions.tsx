@@ -20,7 +20,7 @@ export function Sessions() {
         <h1>Sessions</h1>
         <span class="meta">{found.data && `${whole(found.data.total)} there${found.data.sessions.length < found.data.total ? `, of which the newest ${whole(found.data.sessions.length)} are here` : ''}`}</span>
         <span class="grow" />
-        <input id="seek" class="field" type="search" placeholder="Words of a prompt, a directory" aria-label="Look for a session" value={sought} onInput={(event) => seek(event.currentTarget.value)} />
+        <input id="seek" class="field" type="search" placeholder="Prompt or directory" aria-label="Look for a session" value={sought} onInput={(event) => seek(event.currentTarget.value)} />
       </div>
       <Shown from={found} of="the sessions">
         {({ sessions }) => {
@@ -37,7 +37,7 @@ export function Sessions() {
                 columns={[
                   { name: 'task', label: 'First prompt', kind: 'wide', cell: (row) => <a href={to(['session', row.id])}><Name text={row.task || row.id} /></a> },
                   { name: 'state', label: 'State', cell: (row) => (row.working ? <Badge tone="accent">working</Badge> : row.open ? <Badge tone="good">open</Badge> : <Badge>closed</Badge>) },
-                  { name: 'directory', label: 'Directory', kind: 'wide', cell: (row) => <Name text={row.directory ?? NONE} mono /> },
+                  { name: 'directory', label: 'Directory', kind: 'wide', cell: (row) => <Name text={row.directory ?? NONE} mono most={40} /> },
                   { name: 'active', label: 'Last active', cell: (row) => <span class="muted">{when(row.last_active)}</span> },
                   { name: 'began', label: 'Begun', cell: (row) => <span class="muted">{when(row.began)}</span> },
                   { name: 'id', label: 'Id', cell: (row) => <span class="mono muted">{row.id}</span> },

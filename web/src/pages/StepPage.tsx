@@ -154,7 +154,7 @@ function Groups({ run, groups }: { run: string; groups: StepGroup[] }) {
       id={(group) => group.id}
       open={(group) => go(to(['run', run, 'group', group.id]))}
       columns={[
-        { name: 'id', label: <button onClick={() => setOrder('id')}>Group</button>, cell: (group) => <a class="mono" href={to(['run', run, 'group', group.id])}>{group.id}</a> },
+        { name: 'id', label: <button onClick={() => setOrder('id')}>Group</button>, kind: 'wide', cell: (group) => <a class="mono" href={to(['run', run, 'group', group.id])}>{group.id}</a> },
         { name: 'task', label: 'Task', kind: 'wide', cell: (group) => <Name text={group.task} mono /> },
         { name: 'rewards', label: 'Rewards', cell: (group) => <Dots rewards={group.rewards} /> },
         { name: 'spread', label: <button onClick={() => setOrder('spread')}>Spread</button>, kind: 'r', cell: (group) => (spread(group) < 0 ? NONE : spread(group) < 1e-9 ? <span class="bad">all equal</span> : figure(spread(group))) },

@@ -195,14 +195,14 @@ function List({ run, filter, order, total }: ListProps) {
   return (
     <div class="card">
       {fault && <Fault why={fault} again={() => setFault(null)} />}
-      <Rows label="Trajectories" rows={rows} columns={columns(run)} id={(row) => row.id} open={(row) => go(to(['run', run, 'trajectory', row.id]))} total={total} more={more} keys={[{ key: 'o', does: 'Open the row\u2019s group', run: (row) => go(to(['run', run, 'group', row.group_id])) }]} />
+      <Rows label="Trajectories" rows={rows} columns={columns(run)} id={(row) => row.id} open={(row) => go(to(['run', run, 'trajectory', row.id]))} total={total} more={more} keys={[{ key: 'o', does: 'Open the row\u2019s group', run: (row) => row.phase === 'training' && go(to(['run', run, 'group', row.group_id])) }]} />
     </div>
   );
 }
 
 export function columns(run: string): Column<TrajectoryRow>[] {
   return [
-    { name: 'id', label: 'Id', cell: (row) => <a class="mono" href={to(['run', run, 'trajectory', row.id])}>{row.id}</a> },
+    { name: 'id', label: 'Id', kind: 'wide', cell: (row) => <a class="mono" href={to(['run', run, 'trajectory', row.id])}>{row.id}</a> },
     { name: 'outcome', label: 'Outcome', cell: (row) => <OutcomeBadge row={row} /> },
     { name: 'reward', label: 'Reward', kind: 'r', cell: (row) => figure(row.reward) },
     { name: 'phase', label: 'Phase', cell: (row) => (row.phase === 'training' ? <span class="muted">training</span> : <Badge tone="accent">{row.phase}</Badge>) },

@@ -30,6 +30,9 @@ export function TrajectoryPage({ run, id }: { run: string; id: string }) {
   );
 }
 
+/** Whether it is one of several of the same task; those of an evaluation are of a task each. */
+const isOfGroup = (row: TrajectoryAnswer['row']) => row.phase === 'training';
+
 function Body({ run, data, again }: { run: string; data: TrajectoryAnswer; again: () => void }) {
   const { row } = data;
   const asked = place.value.query.get('tab') ?? 'turns';
@@ -44,7 +47,7 @@ function Body({ run, data, again }: { run: string; data: TrajectoryAnswer; again
       { keys: '[', does: 'The one before in the list', run: () => turn(-1) },
       { keys: ']', does: 'The next in the list', run: () => turn(1) },
       ...TABS.map((each, at) => ({ keys: String(at + 1), does: `Show ${each}`, run: () => choose(each) })),
-      { keys: 'o', does: 'Open its group', run: () => go(to(['run', run, 'group', row.group_id])) },
+      ...(isOfGroup(row) ? [{ keys: 'o', does: 'Open its group', run: () => go(to(['run', run, 'group', row.group_id])) }] : []),
     ],
     [run, row.id],
   );
@@ -85,8 +88,12 @@ function Head({ run, data, turn }: { run: string; data: TrajectoryAnswer; turn: 
         <a href={to(['run', run, 'trajectories'], { task: row.task_id })}>
           <Name text={row.task_id} />
         </a>
-        <span>/</span>
-        <a href={to(['run', run, 'group', row.group_id])}>group {row.group_id}</a>
+        {isOfGroup(row) && (
+          <>
+            <span>/</span>
+            <a href={to(['run', run, 'group', row.group_id])}>group {row.group_id}</a>
+          </>
+        )}
       </div>
       <div class="title">
         <h1 class="mono">{row.id}</h1>

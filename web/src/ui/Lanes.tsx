@@ -5,6 +5,7 @@ import type { Lane } from '../api/types';
 import { figure, moment, seconds } from '../format';
 import { ofVersion } from '../model/colours';
 import { lay, type Laid, type Placed } from '../model/lanes';
+import { middle } from '../text';
 import { colour, painted } from '../theme';
 
 const ROW = 13;
@@ -164,7 +165,7 @@ function paint(
     pen.fillStyle = colour('line');
     pen.fillRect(0, y + rows * ROW - 0.5, width, 1);
     pen.fillStyle = colour('muted');
-    pen.fillText(worker, 2, Math.max(TOP, y) + 10, LEFT - 8);
+    pen.fillText(middle(worker, 15), 2, Math.max(TOP, y) + 10, LEFT - 8);
   }
   for (const each of laid.placed) {
     const y = TOP + each.row * ROW - scrolled;

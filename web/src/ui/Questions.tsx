@@ -57,10 +57,10 @@ export function Questions({ session, request, questions, who }: Props) {
         {rules.length > 0 && (
           <>
             <button class="btn" disabled={sent} title={rules.join('\n')} onClick={() => say({ allowed: true, remember: 'session' })}>
-              For this session
+              Allow in this session
             </button>
             <button class="btn" disabled={sent} title={rules.join('\n')} onClick={() => say({ allowed: true, remember: 'project' })}>
-              For this project
+              Allow in this project
             </button>
           </>
         )}

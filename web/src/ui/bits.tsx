@@ -2,7 +2,7 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { NONE, plural } from '../format';
-import { codes, oneLine, pieces } from '../text';
+import { codes, middle, oneLine, pieces } from '../text';
 import type { RunRow, TrajectoryRow } from '../api/types';
 import type { Loaded } from './load';
 
@@ -64,12 +64,12 @@ export function Some<T>({ of: all, most = 50, what, children }: { of: T[]; most?
   );
 }
 
-/** A name on one line, cut by the page where it is too long; whole in its title. */
-export function Name({ text, mono }: { text: string; mono?: boolean }) {
+/** A name on one line, cut by the page where it is too long, or to `most` characters; whole in its title. */
+export function Name({ text, mono, most }: { text: string; mono?: boolean; most?: number }) {
   const line = oneLine(text);
   return (
     <bdi class={mono ? 'mono' : undefined} title={line}>
-      {line}
+      {most ? middle(line, most) : line}
     </bdi>
   );
 }
@@ -180,12 +180,22 @@ export interface Tab {
   count?: number | string;
 }
 
+/** Scrolls a row of links or tabs sideways, as far as one of them is out of view. */
+export function sideways(box: Element | null, chosen: Element | null | undefined): void {
+  if (!box || !chosen) return;
+  const [outer, inner] = [box.getBoundingClientRect(), chosen.getBoundingClientRect()];
+  if (inner.left < outer.left) box.scrollLeft -= outer.left - inner.left;
+  else if (inner.right > outer.right) box.scrollLeft += inner.right - outer.right;
+}
+
 /** Tabs as ARIA has them: one is in the tab order, arrows move. */
 export function Tabs({ tabs, now, choose, label }: { tabs: Tab[]; now: string; choose: (id: string) => void; label: string }) {
   const box = useRef<HTMLDivElement>(null);
   const moved = useRef(false);
   useEffect(() => {
-    if (moved.current) box.current?.querySelector<HTMLElement>('[aria-selected="true"]')?.focus();
+    const chosen = box.current?.querySelector<HTMLElement>('[aria-selected="true"]');
+    if (moved.current) chosen?.focus();
+    sideways(box.current, chosen);
     moved.current = false;
   }, [now]);
   const move = (event: KeyboardEvent) => {
