@@ -104,8 +104,8 @@ def rows_of(kind: bytes, found: dict[str, tuple[list[int], list[int]]]) -> Itera
 
 def rows_of_grams(found: Sequence[tuple[int, Numbers]]) -> Iterator[tuple[bytes, bytes]]:
     """Of grams: the contents each is in."""
-    if not found:
-        return
+    if not any(len(grams) for _, grams in found):
+        return  # binary files and empty ones have none
     grams = np.concatenate([grams for _, grams in found])
     numbers = np.repeat(np.array([n for n, _ in found], np.uint32), [len(grams) for _, grams in found])
     order = np.lexsort((numbers, grams))

@@ -71,6 +71,10 @@ def push(
     index = Index(store, str(root), said, embedder)
     found = _Contents(root, index, clean)
     data = seal(name, found.entries(there.unchanged()))
+    if not found.files:  # what lies there already may be better
+        raise ConfigError(
+            f"{root}: no file of its commit can be pushed: none has vectors, is unchanged and holds no secret"
+        )
     objects.put(name, data)
     return Pushed(str(root), name, found.files, found.secret, len(data), built.version)
 

@@ -242,9 +242,15 @@ def test_what_is_wrong_is_one_sentence(
 ) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    git(empty, "init", "-q")
+    (empty / "picture").write_bytes(bytes(9))
+    committed(empty)
     for words, said in (
         (("fetch", url, "--dir", str(root)), "has no index of the last 50 commits"),
         (("push", url, "--dir", str(bare)), "is in no git repository; an index is shared by its commits"),
+        (("push", url, "--dir", str(empty)), "no file of its commit can be pushed"),
         (("push", url, "--dir", str(root), "--set", "x"), "--set x: is not of the form KEY=VALUE"),
     ):
         assert main(["index", *words]) == 42

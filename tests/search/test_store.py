@@ -101,6 +101,13 @@ def test_what_is_known_for_greps_alone_ranks_nothing(root: Path, store: Store) -
     assert Index(store, str(root)).search("thing7 pkg1", 20) == memory.search("thing7 pkg1", 20)
 
 
+def test_files_without_grams_come_alone(root: Path, store: Store, settled: None) -> None:
+    build(root, store)
+    (root / "picture").write_bytes(bytes(9))
+    (root / "empty").write_bytes(b"")
+    assert build(root, store).taken == 2 and answers(root, store) == fresh(root)
+
+
 def test_a_file_that_was_changed_just_now_is_read_once_more(
     root: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
