@@ -226,8 +226,9 @@ class OptimizerSet:
 
     def rest(self) -> None:
         """Hear that momentum and moments were loaded: they go to where they are kept."""
-        for optimizer in self.optimizers if self._from_host is not None else ():
-            self._from_host.rest(optimizer)
+        if self._from_host is not None:
+            for optimizer in self.optimizers:
+                self._from_host.rest(optimizer)
 
     def zero_grad(self) -> None:
         for optimizer in self.optimizers:
