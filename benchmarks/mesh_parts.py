@@ -83,19 +83,19 @@ def errors_and_syncs(shape: str, axes: Mapping[str, int], tokens: int) -> tuple[
     return error, scale.syncs(trainer, batch).total()
 
 
-def held_mb(ranks: int) -> tuple[float, float, float]:
+def held_mb(ranks: int, layers: int) -> tuple[float, float, float]:
     """MB that a rank's RSS grows by when it holds its share of the large model, with gradients and AdamW's moments; the
     most it grew on the way; and what publishing takes beside the arrays that are published. Without what is imported.
     """
-    before = _now()
-    batch = scale.batch_for(LARGE.model_copy(update={"max_context": 32}), 64)
+    before, model = _now(), LARGE.model_copy(update={"layers": layers})
+    batch = scale.batch_for(model.model_copy(update={"max_context": 32}), 64)
     if ranks == 1:
-        decoder = scale.Decoder(LARGE)
+        decoder = scale.Decoder(model)
         give_back_large_arrays(decoder)  # as whoever loads a model does
         decoder.initialise(0)
         trainer = scale.trainer_for(decoder, "torch", copied=False, optimizer=scale.ADAMW, piece_tokens=16)
     else:
-        trainer = mesh_trainer(LARGE, {"fsdp": ranks // 2, "ep": 2}, piece_tokens=16)
+        trainer = mesh_trainer(model, {"fsdp": ranks // 2, "ep": 2}, piece_tokens=16)
     held: list[float] = []
     forget = trainer.optimizer.zero_grad
 
@@ -180,7 +180,8 @@ def _begin_to_save(saving: Saving, directory: Path) -> None:
 def _held(trainer: Trainer) -> list[Tensor]:
     masters = trainer.trained.trained.values()
     states = [each.state.get(master, {}) for each in trainer.optimizer.optimizers for master in masters]
-    return [each.detach().clone() for each in (*masters, *(value for state in states for value in state.values()))]
+    moments = [state[name] for state in states for name in sorted(state)]  # a state that was loaded has another order
+    return [each.detach().clone() for each in (*masters, *moments)]
 
 
 def cpu_of_plain(steps: int) -> float:

@@ -1,6 +1,6 @@
 """What the trainer's kernels and meshes agree on, wait for and cost: steps on a CPU, as devices would take them.
 
-    python benchmarks/scale.py [--tokens 4096] [--steps 3] [--ranks 4] [--parts kernels meshes race held resume planner]
+    python benchmarks/scale.py [--tokens 4096] [--steps 3] [--ranks 4] [--layers 12] [--parts kernels meshes ...]
 
 Models of three shapes (grouped attention with experts, latent attention with experts, dense) are trained on the same
 batch with `exact` and with `torch` kernels, and by meshes of gloo ranks. The last line is one JSON object, of the parts
@@ -254,10 +254,10 @@ def race(ranks: World, steps: int) -> dict[str, float]:
     return rates
 
 
-def held(ranks: World) -> dict[str, float]:
+def held(ranks: World, layers: int) -> dict[str, float]:
     """What a rank of four holds of what one process does, and at the most; and takes to publish."""
-    four = ranks.run(4, "held_mb", 4)
-    (one,) = ranks.run(1, "held_mb", 1)
+    four = ranks.run(4, "held_mb", 4, layers)
+    (one,) = ranks.run(1, "held_mb", 1, layers)
     share, most, extra = (max(each[at] for each in four) for at in range(3))
     print("MB held, at the most, and beside what is published: " + "; ".join(
         f"{name} " + ", ".join(f"{each:,.0f}" for each in figures)
@@ -307,7 +307,8 @@ def resumes(ranks: World) -> bool:
     return bool(found) and all(found)
 
 
-PARTS = ("kernels", "meshes", "race", "held", "resume", "planner")
+RANKS_OF = {"kernels": 1, "meshes": 2, "race": 2, "held": 4, "resume": 2, "planner": 4}
+"""The parts, and how many processes each takes at the least."""
 
 
 def main() -> None:
@@ -315,14 +316,19 @@ def main() -> None:
     options.add_argument("--tokens", type=int, default=4096)
     options.add_argument("--steps", type=int, default=3)
     options.add_argument("--ranks", type=int, default=4, help="processes; 4 are as many as it makes use of")
-    options.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
+    options.add_argument("--layers", type=int, default=12, help="of the model that is held; 12: 200 million parameters")
+    options.add_argument(
+        "--parts", nargs="+", choices=RANKS_OF, default=list(RANKS_OF), metavar="PART", help=", ".join(RANKS_OF)
+    )
     given = options.parse_args()
+    if given.ranks < (needed := max(RANKS_OF[part] for part in given.parts)):
+        options.error(f"--ranks {given.ranks}: these parts take {needed}; leave some out, or give more ranks")
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
     if "kernels" in given.parts:
         error, waited, rates = by_kernels(given.tokens, given.steps)
         found = {"dispatch_syncs": {"torch": waited}, "max_rel_error": {"torch": error}, "tok_per_cpu_s": rates}
-    if given.ranks > 1 and given.parts != ["kernels"]:
+    if set(given.parts) - {"kernels"}:
         ranks = World(given.ranks, "mesh_parts")
         try:
             by_ranks(ranks, given, found)
@@ -340,11 +346,11 @@ def by_ranks(ranks: World, given: argparse.Namespace, found: dict[str, Any]) -> 
     if "race" in given.parts:
         rates = {f"two ranks, {name}": rate for name, rate in race(ranks, given.steps).items()}
         found.setdefault("tok_per_cpu_s", {}).update(rates)
-    if "held" in given.parts and given.ranks >= 4:
-        found.update(held(ranks))
+    if "held" in given.parts:
+        found.update(held(ranks, given.layers))
     if "resume" in given.parts:
         found["resume_equal"] = resumes(ranks)
-    if "planner" in given.parts and given.ranks >= 4:
+    if "planner" in given.parts:
         found["planner_error"] = round(planned(ranks, given.steps), 3)
 
 

@@ -226,9 +226,9 @@ class OptimizerSet:
 
     def rest(self) -> None:
         """Hear that momentum and moments were loaded: they go to where they are kept."""
-        if (host := self._from_host) is not None:
+        if self._from_host is not None:
             for optimizer in self.optimizers:
-                host.rest(optimizer)
+                self._from_host.rest(optimizer)
 
     def zero_grad(self) -> None:
         for optimizer in self.optimizers:

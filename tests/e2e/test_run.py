@@ -119,6 +119,22 @@ def test_a_run_computes_with_torchs_operations(tmp_path):
     assert 0 < first["max_abs_dlogp"] < 1e-3 and first["matched_tokens"] == first["trained_tokens"]
 
 
+def test_the_recipe_of_a_mesh_runs_to_its_end(tmp_path):
+    """With a step, the least it can have: four ranks train on real rollouts, publish and save, each its own part."""
+    done = run(tmp_path / "run", "rollouts.max_steps=1", "rollouts.max_minutes=10", recipe="mesh")
+    assert done.returncode == 0, done.stderr[-2000:]
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert (summary["steps"], summary["lost"], summary["trained_twice"]) == (1, 0, 0)
+    assert summary["counters"]["saved_beside"] == 1
+    checkpoints = tmp_path / "run" / "checkpoints"
+    kept = sorted(path.name.partition("-")[2].rstrip("0123456789abcdef") for path in checkpoints.iterdir())
+    assert kept == ["00000001.ckpt", "00000001.shards-"]
+    assert len(Chain(open_store(tmp_path / "run" / "weights")).manifest(Version(1)).packs) == 4
+    [line] = steps(tmp_path / "run")
+    assert 0 < line["max_abs_dlogp"] < 1e-3 and line["matched_tokens"] == line["trained_tokens"]
+    assert min(line["routes_given"], line["grad_norm"]) > 0
+
+
 @pytest.mark.proof(40)
 def test_a_run_is_trained_by_a_mesh_of_four(tmp_path):
     """The recipe that turns a mesh on: each rank holds its share of the weights and of the experts, and publishes and
