@@ -45,7 +45,7 @@ def test_a_known_skill_is_found_again(bench):
 
 @pytest.mark.proof(5)
 def test_all_tasks_of_every_set_can_be_solved(bench):
-    run = bench(tasks={"ladder": 1, "heldout": 1, "real": True}, policy={"kind": "solution"}, concurrency=8,
+    run = bench(tasks={"ladder": 1, "heldout": 1, "real": "eval"}, policy={"kind": "solution"}, concurrency=8,
                 limits={"max_context_tokens": 100_000, "max_sampled_tokens": 100_000})  # fmt: skip
     assert [attempt.task for attempt in run.attempts if not attempt.solved] == []
     assert set(summarise(run)["splits"]) == {"eval", "heldout", "real"}
