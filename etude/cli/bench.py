@@ -56,7 +56,8 @@ def run(options: argparse.Namespace) -> int:
     return {"run": _run, "compare": _compare, "report": _report, "behaviour": _behaviour}[options.action](options)
 
 
-def _config(options: argparse.Namespace) -> BenchConfig:
+def config_of(options: argparse.Namespace) -> BenchConfig:
+    """What `bench run` plays."""
     from etude.bench.config import BenchConfig
     from etude.config import load_recipe
     from etude.errors import ConfigError
@@ -96,7 +97,7 @@ def _run(options: argparse.Namespace) -> int:
     from etude.bench.text import run_summary
     from etude.errors import Interrupted
 
-    config = _config(options)
+    config = config_of(options)
     try:
         found = asyncio.run(run_bench(config, options.out, resume=options.resume, on_done=_progress))
     except KeyboardInterrupt:

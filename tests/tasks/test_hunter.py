@@ -6,65 +6,18 @@ from dataclasses import replace
 from statistics import fmean
 
 import pytest
+from shelf_tasks import LABEL, SHARE, SHELF
 
 from etude.environments.backends import open_backend
 from etude.environments.base import SandboxSpec
 from etude.harness.config import HarnessConfig
 from etude.harness.scripted import ScriptedDialogue
 from etude.harness.session import run_dialogue
-from etude.rewards.mining.calls import training_task
 from etude.tasks.hunter import Hunter
 from etude.tasks.mutate import mends_of, mutations_of
-from etude.tasks.realcalls import CallRecord
 from etude.tasks.suspects import Failure, Suspects, failures_in, suggested
 
 HARNESS = HarnessConfig(tool={"max_observation_bytes": 1500})
-SHELF = '''\
-"""Shelves."""
-
-
-def label(text, width=12, dots=True):
-    """A name that fits on a shelf."""
-    words = text.split()
-    label = " ".join(word.capitalize() for word in words)
-    if len(label) > width and not text.isdigit():
-        label = label[: width - 1]
-        if dots:
-            label = label + "~"
-    return label
-
-
-def share(total, parts):
-    if parts <= 0:
-        return 0
-    each = total // parts
-    return each * 2
-
-
-def other(total):
-    return total
-'''
-
-
-def record(function, bug, line, right, wrong, shown):
-    """A task as `--kind calls` makes it."""
-    return CallRecord(
-        split="train", package="shelf", version="", licence="", home="shelf", function=function, path="shelf.py",
-        bug=bug, line=line, right=right, wrong=wrong, files={"shelf.py": SHELF}, shown=shown, hidden=shown,
-    )  # fmt: skip
-
-
-LABEL = training_task(
-    record(
-        "label", "constant", 9, "        label = label[: width - 1]", "        label = label[: width - 2]",
-        (("['corn flakes']", "'Corn Flakes'"), ("['bicarbonate of soda']", "'Bicarbonate~'"),
-         ("['a b', 2]", "'A~'")),
-    )
-)  # fmt: skip
-SHARE = training_task(
-    record("share", "operator", 18, "    each = total // parts", "    each = total * parts",
-           (("[12, 4]", "6"), ("[7, 0]", "0"), ("[9, 2]", "8")))
-)  # fmt: skip
 
 
 def played(task, seed=0, harness=HARNESS):
