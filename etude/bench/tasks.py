@@ -24,7 +24,7 @@ def load_tasks(config: TaskSetConfig, limits: LimitsConfig | None = None) -> lis
     if config.real:
         from etude.tasks.real import real_tasks
 
-        tasks += real_tasks()
+        tasks += real_tasks(config.real)
     if not tasks:
         raise ConfigError("tasks: none are named; give task directories, or set ladder, heldout or real")
     refuse_duplicate_ids(tasks)

@@ -17,10 +17,17 @@ if TYPE_CHECKING:
     from etude.bench.config import BenchConfig
 
 
+_SEALED = (
+    "real:exam is sealed: a result on it is for the end, and once somebody has changed something after seeing one it "
+    "measures nothing more. Choices are made on real:eval."
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     play = actions.add_parser("run", help="play tasks with a policy; going on where a run was stopped")
-    play.add_argument("tasks", type=Path, nargs="*", help="Harbor task directories, or directories of such")
+    said = "Harbor task directories, or directories of such; real:eval or real:exam, the built-in sets of real code"
+    play.add_argument("tasks", nargs="*", metavar="TASKS", help=said)
     play.add_argument("--config", type=Path, help="a benchmark as TOML; recipes/bench.toml is one")
     play.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
     play.add_argument("--ladder", type=int, metavar="N", help="the same as --set tasks.ladder=N: N tasks of each rung")
@@ -49,15 +56,22 @@ def run(options: argparse.Namespace) -> int:
     return {"run": _run, "compare": _compare, "report": _report, "behaviour": _behaviour}[options.action](options)
 
 
-def _config(options: argparse.Namespace) -> BenchConfig:
+def config_of(options: argparse.Namespace) -> BenchConfig:
+    """What `bench run` plays."""
     from etude.bench.config import BenchConfig
     from etude.config import load_recipe
     from etude.errors import ConfigError
 
     said = list(options.set)
-    if options.tasks:
-        said.append(f"tasks.directories={json.dumps([str(path) for path in options.tasks])}")
-    given = {"tasks.ladder": options.ladder, "attempts": options.attempts, "concurrency": options.concurrency}
+    built_in = [name.removeprefix("real:") for name in options.tasks if name.startswith("real:")]
+    if len(built_in) > 1 or not {"eval", "exam"}.issuperset(built_in):
+        raise ConfigError(f"real:{built_in[-1]}: the built-in sets are real:eval and real:exam; name one of them")
+    if "exam" in built_in:
+        say(_SEALED, sys.stderr)
+    if directories := [name for name in options.tasks if not name.startswith("real:")]:
+        said.append(f"tasks.directories={json.dumps(directories)}")
+    given: dict[str, object] = {"tasks.real": built_in[0] if built_in else None}
+    given |= {"tasks.ladder": options.ladder, "attempts": options.attempts, "concurrency": options.concurrency}
     if options.endpoint is not None and options.model is None:
         raise ConfigError("--endpoint needs --model: the model's name there")
     if options.model is not None and options.endpoint is None:
@@ -83,7 +97,7 @@ def _run(options: argparse.Namespace) -> int:
     from etude.bench.text import run_summary
     from etude.errors import Interrupted
 
-    config = _config(options)
+    config = config_of(options)
     try:
         found = asyncio.run(run_bench(config, options.out, resume=options.resume, on_done=_progress))
     except KeyboardInterrupt:

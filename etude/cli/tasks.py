@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from etude.plain import plain_line, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from etude.environments.base import Backend
     from etude.rewards.mining.journal import Decision
@@ -91,13 +91,14 @@ def _add_limits(action: argparse.ArgumentParser) -> None:
 
 
 def _add_generate(generate: argparse.ArgumentParser) -> None:
-    generate.add_argument("repository", type=Path, nargs="?", metavar="REPO", help="none: of the ladder, or migrations")
+    said = "a repository, or with --kind calls directories of Python; none: of the ladder, or migrations"
+    generate.add_argument("repository", type=Path, nargs="*", metavar="PATH", help=said)
     generate.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
-    generate.add_argument("--count", type=int, default=1, help="tasks of each kind (and level, where some are named)")
+    generate.add_argument("--count", type=int, default=1, help="tasks of each kind (and level); of calls in all")
     generate.add_argument("--seed", type=int, default=0, help="the same seed makes the same tasks")
     generate.add_argument("--rung", type=int, choices=range(1, 9), help="of the ladder (default: 1)")
     generate.add_argument("--split", choices=["train", "eval", "heldout"], help="of the ladder (default: train)")
-    generate.add_argument("--kind", action="append", choices=[*REPOSITORY_KINDS, "migration"], default=[])
+    generate.add_argument("--kind", action="append", choices=[*REPOSITORY_KINDS, "calls", "migration"], default=[])
     generate.add_argument("--level", action="append", type=int, choices=range(1, 6), default=[], help="how hard")
     generate.add_argument("--jobs", type=int, metavar="N", help="proposals tried at the same time (default: 2)")
     generate.add_argument("--config", type=Path, help="a TOML file of the run's config")
@@ -113,8 +114,42 @@ def run(options: argparse.Namespace) -> int:
     if options.action == "split":
         return _split(options)
     if options.action == "generate":
-        return asyncio.run(_generate(options)) if options.repository else asyncio.run(_invent(options))
+        return asyncio.run(_generating(options)(options))
     return asyncio.run(_ACTIONS[options.action](options))
+
+
+def _generating(options: argparse.Namespace) -> Callable[[argparse.Namespace], Coroutine[object, object, int]]:
+    """By what tasks are made of."""
+    from etude.errors import ConfigError
+
+    if "calls" in options.kind:
+        if options.kind != ["calls"] or not options.repository:
+            raise ConfigError(
+                "--kind calls: by itself, and of directories with Python source; name some, as tools/ lib/"
+            )
+        return _call
+    if len(options.repository) > 1:
+        raise ConfigError(f"{options.repository[1]}: tasks are made of one repository at a time; or give --kind calls")
+    return _generate if options.repository else _invent
+
+
+async def _call(options: argparse.Namespace) -> int:
+    """Of real functions, judged by calls."""
+    from etude.environments.backends import open_backend
+    from etude.environments.namespace import NamespaceConfig
+    from etude.rewards.mining.calls import generate_calls
+
+    _refuse(options, "other kinds", "rung", "split", "level", "config", "set", "environments")
+    backend = open_backend(NamespaceConfig(limits=options.limits) if options.limits else None)
+    try:
+        made = await generate_calls(
+            options.repository, options.out, backend, count=options.count, seed=options.seed, jobs=options.jobs or 2,
+            progress=_progress("tasks"),
+        )  # fmt: skip
+    finally:
+        await backend.close()
+    say(json.dumps(asdict(made)) if options.json else "\n".join(made.lines()))
+    return 0
 
 
 async def _invent(options: argparse.Namespace) -> int:
@@ -360,7 +395,8 @@ async def _generate(options: argparse.Namespace) -> int:
     environments = Environments(options.environments or default_root())
     backend = _open(environments.root, options.limits)
     try:
-        found = await generate(options.repository, options.out, backend, environments, config, _progress("tasks"))
+        [repository] = options.repository
+        found = await generate(repository, options.out, backend, environments, config, _progress("tasks"))
     finally:
         await backend.close()
     say(json.dumps(asdict(found)) if options.json else "\n".join(found.lines("proposals")))

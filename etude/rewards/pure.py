@@ -1,9 +1,9 @@
 """Finds the functions of installed Python that a task can be made of: small, plain, and whole without their package.
 
-Owns `Source` (the standard library and the pinned packages whose licence lets their source be passed on) and
-`functions_in`, which gives each function with the slice it needs and what is known of its arguments. What a slice may
-import and name is a short list, so that it neither touches the machine nor depends on its Python. Parses source, and
-never imports or runs it.
+Owns `Source` (the standard library and the pinned packages whose licence lets their source be passed on),
+`functions_in`, which gives each function with the slice it needs and what is known of its arguments, and
+`looked_through`, which also says why the others are none. What a slice may import and name is a short list, so that it
+neither touches the machine nor depends on its Python. Parses source, and never imports or runs it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,16 @@ class Found:
 
     @property
     def module(self) -> str:
-        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        return module_name(self.path)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A function that no task is made of."""
+
+    name: str
+    """With its module."""
+    why: str
 
 
 def sources(constraints: Path) -> list[Source]:
@@ -97,7 +106,7 @@ def sources(constraints: Path) -> list[Source]:
     for name in sorted(sys.stdlib_module_names - {"this", "antigravity", "idlelib", "turtledemo", "lib2to3", "test"}):
         tree = library / name
         paths = [library / f"{name}.py"] if not tree.is_dir() else sorted(tree.rglob("*.py"))
-        inside = _untested(path.relative_to(library).as_posix() for path in paths if path.is_file())
+        inside = untested(path.relative_to(library).as_posix() for path in paths if path.is_file())
         if inside:
             version = ".".join(map(str, sys.version_info[:3]))
             found.append(Source(STDLIB, version, "PSF-2.0", name, library, inside))
@@ -123,10 +132,11 @@ def _installed(name: str, version: str) -> Iterator[Source]:
     tops = {path.split("/")[0].removesuffix(".py") for path in paths}
     for top in sorted(tops):
         inside = [path for path in paths if path.split("/")[0].removesuffix(".py") == top]
-        yield Source(name, version, licence, top, root, _untested(inside))
+        yield Source(name, version, licence, top, root, untested(inside))
 
 
-def _untested(paths: Iterable[str]) -> tuple[str, ...]:
+def untested(paths: Iterable[str]) -> tuple[str, ...]:
+    """Without what is tests, or other people's."""
     return tuple(path for path in paths if not re.search(r"(^|/)(_?vendor\w*|tests?|testing)/", path))
 
 
@@ -139,17 +149,32 @@ def licence_of(there: importlib.metadata.Distribution) -> str:
 
 def functions_in(source: Source) -> Iterator[Found]:
     """Every function that passes, in the order of the files."""
+    return (each for each in looked_through(source) if isinstance(each, Found))
+
+
+def looked_through(source: Source) -> Iterator[Found | Refused]:
+    """Every function at the top of a module."""
     package = SourcePackage(source.root, source.home)
     for path in source.paths:
-        name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        name = module_name(path)
         try:
             module = package.module(name)
             statements = module.statements if module is not None else []
         except (SyntaxError, UnicodeDecodeError, ValueError, OSError):
             continue
         for node in statements:
-            if module is not None and isinstance(node, ast.FunctionDef) and _simple(node):
-                yield from _sliced(source, package, module, node)
+            if module is None or not isinstance(node, ast.FunctionDef):
+                continue
+            if not _simple(node):
+                yield Refused(f"{name}.{node.name}", "not small and plain")
+            else:
+                found = _sliced(source, package, module, node)
+                yield found or Refused(f"{name}.{node.name}", "needs too much, or touches the machine")
+
+
+def module_name(path: str) -> str:
+    """Of a file below what its package lies in."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _simple(node: ast.FunctionDef) -> bool:
@@ -167,24 +192,24 @@ def _simple(node: ast.FunctionDef) -> bool:
     )  # fmt: skip
 
 
-def _sliced(source: Source, package: SourcePackage, module: SourceModule, node: ast.FunctionDef) -> Iterator[Found]:
+def _sliced(source: Source, package: SourcePackage, module: SourceModule, node: ast.FunctionDef) -> Found | None:
     text = module.source_of(node)
     if len(text) > MOST_CHARS or module.binders.get(node.name) is not node or not _harmless({"": text}, source.home):
-        return
+        return None
     try:
         files = slice_of(package, [(module.name, node.name)], MOST_CHARS)
     except (NotSliceable, RecursionError, AssertionError, OSError, SyntaxError, UnicodeDecodeError):
-        return
+        return None
     files = {path: text for path, text in files.items() if "/" in path or text.strip()}
     if sum(map(len, files.values())) > MOST_CHARS or not _harmless(files, source.home):
-        return
+        return None
     path = module.path
     if source.package == STDLIB:  # a module of its own name would stand before the real one
         if sum(bool(text.strip()) for text in files.values()) != 1:
-            return
+            return None
         files = {f"{STDLIB}/{where}": text for where, text in files.items()} | {f"{STDLIB}/__init__.py": ""}
         path = f"{STDLIB}/{path}"
-    yield Found(source, path, node.name, dict(sorted(files.items())), _told(node, files))
+    return Found(source, path, node.name, dict(sorted(files.items())), _told(node, files))
 
 
 def _harmless(files: Mapping[str, str], home: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from etude.harness.prompt import render_calls, render_result, render_results
 from etude.tasks.check import printed_failure
 from etude.tasks.compose import number_shape, random_shape
-from etude.tasks.expert import FAREWELL, RUN_CHECK, WINDOW, Call, Mend, edits_between
+from etude.tasks.expert import WINDOW
 from etude.tasks.generated import changed_line, define
 from etude.tasks.grammar import (
     CHOICES,
@@ -32,6 +32,7 @@ from etude.tasks.grammar import (
     with_slot,
 )
 from etude.tasks.hunt import UNTOLD
+from etude.tasks.scripted import FAREWELL, RUN_CHECK, Call, Mend, edits_between
 from etude.tasks.words import training_name
 
 Role = Literal["user", "assistant", "observation", "text"]

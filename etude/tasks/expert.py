@@ -7,7 +7,7 @@ control's reads what each check prints and tries nothing that this refutes (`tas
 before the check has passed, and never puts back what has failed.
 
 The task's provenance has the function to be found, what its comment tells, and else the plausible mends, in no order.
-A script is a generator: it yields the calls of a turn and receives the observations; when it returns, the session ends.
+`tasks.hunter` plays what has no such provenance.
 """
 
 from __future__ import annotations
@@ -15,32 +15,30 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from etude.config import Config
-from etude.harness.prompt import render_calls
 from etude.records import Task
 from etude.tasks.check import CHECK
 from etude.tasks.evidence import Evidence
 from etude.tasks.generated import define
+from etude.tasks.scripted import (
+    RUN_CHECK,
+    Answered,
+    Call,
+    Mend,
+    ScriptedPlayer,
+    Turns,
+    edit,
+    edits_between,
+    line_found,
+    look_for,
+    passed,
+    read,
+)
 
-RUN_CHECK = ("run_terminal_cmd", {"command": f"python3 {CHECK}"})
-FAREWELL = "Done."
 WINDOW = 6  # lines read from a function's start; the longest generated function fits
-
-
-class Mend(NamedTuple):
-    """A line, and what is tried in its place."""
-
-    old: str
-    new: str
-
-
-Call = tuple[str, dict[str, str]]
-Turns = Generator[list[Call], list[str], None]
-Answered = Generator[list[Call], list[str], list[str]]
 
 
 class ExpertConfig(Config):
@@ -75,27 +73,13 @@ NOISY = ExpertConfig(
 )  # fmt: skip
 
 
-@dataclass
-class Expert:
-    """Plays one task; `next_message` is what a `ScriptedSampler` asks for."""
+class Expert(ScriptedPlayer):
+    """Plays one task of the ladder."""
 
-    task: Task
-    config: ExpertConfig
-    seed: int
-
-    def __post_init__(self) -> None:
-        self.rng = random.Random(f"expert {self.task.id} {self.seed}")
-        self.turns = self._slipping(self._play())
-        self.started = False
-
-    def next_message(self, observations: list[str]) -> str:
-        """The next assistant message, given the tool results of the previous one (none at first)."""
-        try:
-            calls = self.turns.send(observations) if self.started else next(self.turns)
-        except StopIteration:
-            return FAREWELL
-        self.started = True
-        return render_calls(calls)
+    def __init__(self, task: Task, config: ExpertConfig, seed: int) -> None:
+        self.task, self.config = task, config
+        self.rng = random.Random(f"expert {task.id} {seed}")
+        super().__init__(self._slipping(self._play()))
 
     # --- the script ---------------------------------------------------------------------------------------------------
 
@@ -105,7 +89,7 @@ class Expert:
             yield from self._together([("list_dir", {}), ("glob", {"pattern": "*.py"})])
             yield from self._together([_plan("in_progress"), ("codebase_search", {"query": f"what {CHECK} calls"})])
         if facts["path"] in self.task.instruction and self.rng.random() >= self.config.search:
-            said, _ = yield from self._together([RUN_CHECK, _read(facts["path"])])
+            said, _ = yield from self._together([RUN_CHECK, read(facts["path"])])
         else:
             [said] = yield [RUN_CHECK]
             yield from self._follow_chain()
@@ -120,15 +104,14 @@ class Expert:
         for link in self.task.provenance["chain"]:
             path, _, function = link.partition(":")
             if self.rng.random() < self.config.idle_read:
-                yield [_read(self.rng.choice(sorted(set(self.task.files) - {CHECK})))]
+                yield [read(self.rng.choice(sorted(set(self.task.files) - {CHECK})))]
             yield from self._look_up(path, function)
 
     def _look_up(self, path: str, function: str) -> Turns:
         """Find a definition's line, and read from there."""
-        [found] = yield [("grep", {"pattern": f"def {function}"})]
-        line = re.search(r":(\d+):", found)
-        start = int(line.group(1)) if line else 1
-        yield [("read_file", {"path": path, "start": str(start), "end": str(start + WINDOW)})]
+        [found] = yield [look_for(function)]
+        start = line_found(found) or 1
+        yield [read(path, start, start + WINDOW)]
 
     def _mend(self, said: str) -> Turns:
         """Edit and check until the check passes."""
@@ -145,7 +128,7 @@ class Expert:
             else:
                 mends.remove(mend)
             *_, said = yield from self._together([*edits_between(facts["path"], applied, mend), RUN_CHECK])
-            if said.startswith("passed"):
+            if passed(said):
                 return
             applied = mend
 
@@ -171,8 +154,8 @@ class Expert:
             return
         line = self.rng.choice(lines)
         spoiled = wrong_edit(self.rng, line, line)
-        yield from self._together([_edit(path, line, spoiled), RUN_CHECK])
-        yield [_edit(path, spoiled, line)]
+        yield from self._together([edit(path, line, spoiled), RUN_CHECK])
+        yield [edit(path, spoiled, line)]
         if self.rng.random() < self.config.search:
             yield from self._look_up(path, self.task.provenance["function"])
 
@@ -206,23 +189,6 @@ _RUN_SCRIPT = ("run_terminal_cmd", {"command": f"python3 {_SCRIPT}; rm {_SCRIPT}
 
 def _plan(status: str) -> Call:
     return ("todo_write", {"todos": json.dumps([{"content": "Make the check pass", "status": status}])})
-
-
-def _read(path: str) -> Call:
-    return ("read_file", {"path": path})
-
-
-def edits_between(path: str, applied: Mend | None, mend: Mend) -> list[Call]:
-    """From what was tried last to the next; where that is another line, the first is as it was again."""
-    if applied is None:
-        return [_edit(path, mend.old, mend.new)]
-    if applied.old == mend.old:
-        return [_edit(path, applied.new, mend.new)]
-    return [_edit(path, applied.new, applied.old), _edit(path, mend.old, mend.new)]
-
-
-def _edit(path: str, old: str, new: str) -> Call:
-    return ("edit_file", {"path": path, "old": old, "new": new})
 
 
 def _misspelt(rng: random.Random, call: Call) -> Call:

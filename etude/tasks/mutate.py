@@ -1,15 +1,17 @@
 """Breaks real functions: one small change of one line, of the kinds the generated ladder knows.
 
-Owns `mutations_of`, which lists the changes a function allows. Templates carry the ladder's names (`grammar.BUGS`), so
-that the hold-out rule speaks of both. Changes are made to the text at the place the syntax tree names: all else, layout
-and comments included, stays as its author wrote it. Runs nothing; whether a change is a bug, the tests say.
+Owns `mutations_of`, which lists the changes a function allows, and `mends_of`, which lists those that could take one
+back. Templates carry the ladder's names (`grammar.BUGS`), so that the hold-out rule speaks of both. Changes are made to
+the text at the place the syntax tree names: all else, layout and comments included, stays as its author wrote it. Runs
+nothing; whether a change is a bug, the tests say.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 _OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
     ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.FloorDiv: ("//", "*"), ast.Mod: ("%", "//"),
@@ -18,6 +20,8 @@ _OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
 _BOUNDARIES: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
 }  # fmt: skip
+_UNDONE = ((ast.Add, "+", "*"), (ast.Mult, "*", "//"), (ast.Mult, "*", "/"), (ast.FloorDiv, "//", "%"))
+"""What made an operator of another, read backwards, where `_OPERATORS` does not have that too."""
 _OPPOSITES: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Lt: ("<", ">"), ast.LtE: ("<=", ">="), ast.Gt: (">", "<"), ast.GtE: (">=", "<="), ast.Eq: ("==", "!="),
     ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: ("is not", "is"), ast.In: ("in", "not in"),
@@ -32,11 +36,14 @@ _PARTNER = {a: b for pair in (*_BUILTINS, *_METHODS) for a, b in (pair, pair[::-
 
 Position = tuple[int, int]
 """Line (from 1) and column (from 0)."""
+Edit = tuple[str, Position, Position, str]
+"""The template, from where to where, and what comes there."""
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """Line number `line` (from 1) of a file, `right` before and `wrong` after the change."""
+    """Line number `line` (from 1) of a file, `right` before and `wrong` after the change; of a mend it is the other way
+    round, as far as anybody knows."""
 
     bug: str
     line: int
@@ -52,10 +59,23 @@ class Mutation:
 
 def mutations_of(text: str, function: str) -> list[Mutation]:
     """Every change of one line of the function (or method, as "Class.method") that can be told apart in its file."""
+    return _distinct_ones(text, function, _edits)
+
+
+def mends_of(text: str, function: str) -> list[Mutation]:
+    """Every change of one line that could take back one of `mutations_of`; in the function as it stands, where nobody
+    knows what was right. A mutation often is the mend of another; some mends are no mutation.
+    """
+    return _distinct_ones(text, function, lambda node, lines: chain(_edits(node, lines), _undoing(node, lines)))
+
+
+def _distinct_ones(
+    text: str, function: str, edits: Callable[[ast.FunctionDef, list[str]], Iterator[Edit]]
+) -> list[Mutation]:
     node = _find(ast.parse(text), function)
     lines = text.split("\n")
     found: dict[tuple[int, str], Mutation] = {}
-    for bug, start, end, replacement in _edits(node, lines):
+    for bug, start, end, replacement in edits(node, lines):
         right = lines[start[0] - 1]
         if start[0] != end[0] or not right.isascii() or right.lstrip().startswith((">>>", "#")):
             continue
@@ -64,9 +84,6 @@ def mutations_of(text: str, function: str) -> list[Mutation]:
         if _distinct(lines, mutation) and _parses(mutation.apply(text)):
             found.setdefault((start[0], wrong), mutation)
     return list(found.values())
-
-
-Edit = tuple[str, Position, Position, str]
 
 
 def _edits(function: ast.FunctionDef, lines: list[str]) -> Iterator[Edit]:
@@ -103,6 +120,21 @@ def _edits(function: ast.FunctionDef, lines: list[str]) -> Iterator[Edit]:
                     for other in parameters:
                         if other != node.id:
                             yield "variable", _start(node), _end(node), other
+
+
+def _undoing(function: ast.FunctionDef, lines: list[str]) -> Iterator[Edit]:
+    """Mends that are no mutation: `not` comes back where conditions stand, and operators that others were made of."""
+    for statement in function.body:
+        for node in ast.walk(statement):
+            match node:
+                case ast.BinOp():
+                    for kind, old, new in _UNDONE:
+                        if isinstance(node.op, kind):
+                            yield from _between("operator", _end(node.left), _start(node.right), old, new, lines)
+                case ast.BoolOp(values=conditions) | ast.comprehension(ifs=conditions):
+                    yield from (("negation", _start(each), _start(each), "not ") for each in conditions)
+                case ast.Return(value=ast.Name() | ast.Call() | ast.Attribute() as value):
+                    yield "negation", _start(value), _start(value), "not "
 
 
 def _of_operation(node: ast.BinOp, lines: list[str]) -> Iterator[Edit]:

@@ -27,6 +27,8 @@ from etude.tasks.mutate import Mutation
 from etude.tasks.verifiers import calls_verifier
 
 Split = Literal["eval", "exam"]
+RecordSplit = Literal["eval", "exam", "train"]
+"""`train` is of none of the sets: `rewards.mining.calls` makes such records of any code."""
 Case = tuple[str, str]
 """Positional arguments (a list) and the value for them, as Python writes them."""
 
@@ -64,7 +66,7 @@ raise SystemExit(failed > 0)
 class CallRecord(Config):
     """One bug in a real function. Paths are relative to the workspace; texts are the authors'."""
 
-    split: Split
+    split: RecordSplit
     package: str
     """The distribution, or "stdlib"."""
     version: str

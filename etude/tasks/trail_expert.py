@@ -16,7 +16,7 @@ from pydantic import Field
 from etude.config import Config
 from etude.harness.prompt import render_calls
 from etude.records import Task
-from etude.tasks.expert import FAREWELL
+from etude.tasks.scripted import FAREWELL
 from etude.tasks.trail import ANSWER, EMPTY, next_hint, read_note
 
 

@@ -3,6 +3,7 @@
     kind = "warm_start"                       which model learns, on which tasks, for how long
     [source]                                  whose sessions it learns from; one table of one of these kinds:
       kind = "expert"        trainer.demonstrations   a script that knows the family plays; nobody judges it
+      kind = "hunter"        trainer.hunting          a script without an oracle plays; what it solved is kept
       kind = "rejection"     trainer.rejection        the model itself plays, in rounds; what it solved is kept
       kind = "teacher"       trainer.teacher          a model behind an endpoint plays; what it solved is kept
       kind = "distillation"  trainer.on_policy        the model itself plays; another checkpoint says how it would go on
@@ -40,6 +41,7 @@ from etude.tasks.trail_expert import TrailExpertConfig
 from etude.trainer.config import Frozen, OptimizerConfig
 from etude.trainer.demonstrations import record
 from etude.trainer.documents import Document, document_of
+from etude.trainer.hunting import HunterSource, HunterStart
 from etude.trainer.lessons import Made, Tasks, learn
 from etude.trainer.on_policy import DistillationSource, DistillationStart
 from etude.trainer.rejection import RejectionSource, RejectionStart
@@ -69,6 +71,7 @@ def _kind(table: Any) -> str:
 Source = Annotated[
     Annotated[ExpertSource, Tag("expert")]
     | Annotated[LadderExpertSource, Tag("ladder_expert")]
+    | Annotated[HunterSource, Tag("hunter")]
     | Annotated[RejectionSource, Tag("rejection")]
     | Annotated[TeacherSource, Tag("teacher")]
     | Annotated[DistillationSource, Tag("distillation")],
@@ -118,16 +121,25 @@ class WarmStartConfig(Config):
         knows = {"expert": "trail", "ladder_expert": "ladder"}.get(self.source.kind, self.family)
         if self.source.kind in ("expert", "ladder_expert") and (self.directories or self.family != knows):
             raise ValueError(f"source: this scripted expert knows the {knows} alone; for other tasks take another kind")
+        if self.source.kind == "hunter" and (not self.directories or self.harness.toolset != "small"):
+            raise ValueError(
+                'source: a hunter plays task directories with toolset = "small"; name those that '
+                "`etude tasks generate DIR --kind calls` has made: directories = […]"
+            )
         return self
 
     def identity(self) -> Made:
-        """What decides the sessions that are judged: of a teacher's, nothing of what is learned from them."""
+        """What decides the sessions that are judged: of a teacher's or a hunter's, nothing of what is learned of
+        them."""
         silent = {"model", "directories", "harness", "threads", "concurrency", "environment"}
         hashed: Sequence[str] = _HASHED
         source: Made = self.source.model_dump(mode="json")
-        if isinstance(self.source, TeacherSource):
+        if isinstance(self.source, TeacherSource | HunterSource):
             silent |= {"sessions", "optimizer", "tokens", "tokens_per_step", "frozen", "format"}
             hashed = tuple(suffix for suffix in _HASHED if suffix != ".safetensors")
+        if isinstance(self.source, HunterSource):
+            source = {"kind": "hunter"}
+        if isinstance(self.source, TeacherSource):
             asked = self.source.endpoint.model_dump(mode="json", exclude={"key_env", "key_file", "headers", "attempts"})
             source = {"kind": "teacher", "endpoint": asked, "reasoning_tokens": self.source.reasoning_tokens}
         if isinstance(self.source, DistillationSource):
@@ -143,6 +155,8 @@ def make_warm_start(config: WarmStartConfig, directory: Path) -> Made:
     try:
         if isinstance(config.source, RejectionSource):
             return RejectionStart(config, config.source, directory).made()
+        if isinstance(config.source, HunterSource):
+            return HunterStart(config, config.source, directory).made()
         if isinstance(config.source, TeacherSource):
             return TeacherStart(config, config.source, directory).made()
         if isinstance(config.source, DistillationSource):

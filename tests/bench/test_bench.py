@@ -1,5 +1,6 @@
 """A benchmark of known skill: what it finds, what it does with failures of ours, and that a kill changes nothing."""
 
+import argparse
 import asyncio
 import json
 import os
@@ -21,7 +22,9 @@ from etude.bench.page import write_page
 from etude.bench.policies import open_policy
 from etude.bench.results import read_run, session_events
 from etude.bench.summary import compare, summarise
+from etude.bench.tasks import load_tasks
 from etude.bench.text import comparison_text, run_summary
+from etude.cli.bench import add_arguments, config_of
 from etude.environments.namespace import NamespaceBackend
 from etude.errors import CheckpointError, ConfigError, EtudeError
 from etude.harness.prompt import PERSONA
@@ -45,7 +48,7 @@ def test_a_known_skill_is_found_again(bench):
 
 @pytest.mark.proof(5)
 def test_all_tasks_of_every_set_can_be_solved(bench):
-    run = bench(tasks={"ladder": 1, "heldout": 1, "real": True}, policy={"kind": "solution"}, concurrency=8,
+    run = bench(tasks={"ladder": 1, "heldout": 1, "real": "eval"}, policy={"kind": "solution"}, concurrency=8,
                 limits={"max_context_tokens": 100_000, "max_sampled_tokens": 100_000})  # fmt: skip
     assert [attempt.task for attempt in run.attempts if not attempt.solved] == []
     assert set(summarise(run)["splits"]) == {"eval", "heldout", "real"}
@@ -267,3 +270,24 @@ def test_a_judge_quality_and_a_price_are_reported_beside_what_was_solved(bench, 
     page = write_page(run, summary).read_text()
     assert "What the judge says" in page and "lints brought in" in page
     assert run.head["judge"]["endpoint"]["model"] == "judge" and run.head["policy"]["price"]["output"] == 8.0
+
+
+def test_the_built_in_sets_of_real_code_are_named_like_directories(capsys):
+    """As the command reads it; nothing of the exam is played here."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+
+    def asked(*names):
+        return config_of(parser.parse_args(["run", *names, "--out", "runs/one"]))
+
+    for names, real, directories in (
+        (["real:eval"], "eval", ()), (["real:exam"], "exam", ()), (["more", "real:eval"], "eval", (Path("more"),)),
+    ):  # fmt: skip
+        tasks = asked(*names).tasks
+        assert (tasks.real, tasks.directories) == (real, directories)
+        assert ("real:exam is sealed" in capsys.readouterr().err) == (real == "exam")
+    development = load_tasks(asked("real:eval").tasks, asked("real:eval", "--set", "limits.max_turns=9").limits)
+    assert len(development) == 100 and {task.limits.max_turns for task in development} == {9}
+    for wrong in (["real:all"], ["real:eval", "real:exam"]):
+        with pytest.raises(ConfigError, match="real:eval and real:exam; name one"):
+            asked(*wrong)

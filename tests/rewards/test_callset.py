@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from etude.rewards.callset import candidates, choose, explored, split_of
+from etude.rewards.called import candidates, explored
+from etude.rewards.callset import choose, split_of
 from etude.rewards.pure import Source, functions_in, sources
 from etude.rewards.validate import validate
 from etude.tasks.realcalls import call_records, task_of
@@ -41,7 +42,7 @@ def test_records_are_made_again_bit_for_bit(run):
             only = Source(source.package, source.version, source.licence, source.home, source.root, (path,))
             [found] = [each for each in functions_in(only) if each.name == record.function]
             [answer] = await explored([found], backend)
-            assert record in list(candidates(found, *answer))
+            assert record in list(candidates(found, answer, split_of(found.module)))
 
     run(scenario, 120.0)
 
@@ -106,7 +107,7 @@ def test_a_function_of_chance_is_found_out(run, tmp_path):
 
     async def scenario(backend):
         answers = await explored([fits, chance], backend)
-        records = [list(candidates(each, *answer)) for each, answer in zip((fits, chance), answers, strict=True)]
+        records = [list(candidates(each, answer, "eval")) for each, answer in zip((fits, chance), answers, strict=True)]
         assert {record.bug for record in records[0]} >= {"swap", "opposite"} or len(records[0]) >= 2
         assert all(ast.literal_eval(arguments) for record in records[0] for arguments, _ in record.hidden)
         assert (await validate(task_of(records[0][0]), backend)).sound

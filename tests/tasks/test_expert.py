@@ -11,8 +11,9 @@ from etude.harness.conduct import conduct_of
 from etude.harness.config import HarnessConfig
 from etude.models.chat import ChatRenderer
 from etude.models.tokenizer import load_tokenizer
-from etude.tasks.expert import CLEAN, NOISY, RUN_CHECK, ExpertConfig
+from etude.tasks.expert import CLEAN, NOISY, ExpertConfig
 from etude.tasks.ladder import RUNGS, ladder_task
+from etude.tasks.scripted import RUN_CHECK
 from etude.trainer.demonstrations import record
 from etude.trainer.warm_start import LIMITS
 

@@ -101,7 +101,7 @@ def test_the_evaluation_has_the_development_set_and_never_the_exam():
 
     assert real_tasks() == real_tasks("eval") == [*suite_tasks(), *called_tasks("eval")]
     exam = {task.id for task in real_tasks("exam")}
-    assert not exam & {task.id for task in load_tasks(TaskSetConfig(real=True))}
+    assert not exam & {task.id for task in load_tasks(TaskSetConfig(real="eval"))}
 
 
 def test_places_are_kept_out_wherever_they_are_copied_to():
