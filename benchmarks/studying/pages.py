@@ -24,10 +24,10 @@ FILTERS = {
     "longest of a tool": "tool=list_dir&order=-turns",
 }  # fmt: skip
 ROWS = """
-const before = document.querySelector('tbody');
+const before = document.querySelector('tbody, .empty');
 const ready = () => {
-  const now = document.querySelector('tbody');
-  return now && now !== before && now.querySelector('tr');
+  const now = document.querySelector('tbody, .empty');
+  return now && now !== before && (now.matches('.empty') || now.querySelector('tr')); // of few, some filters find none
 };
 """
 TOKENS = "const ready = () => document.querySelector(\"[data-at='AT']\");"

@@ -24,12 +24,15 @@ LOOK = """
 })();
 """
 GO = """
-(address) => new Promise((resolve) => {
+(address) => new Promise((resolve, reject) => {
   READY
   const began = performance.now();
   location.hash = address;
-  const look = () =>
-    ready() ? requestAnimationFrame(() => resolve(performance.now() - began)) : requestAnimationFrame(look);
+  const look = () => {
+    if (ready()) requestAnimationFrame(() => resolve(performance.now() - began));
+    else if (performance.now() - began > MOST) reject(new Error(`${address} was not shown within MOST ms`));
+    else requestAnimationFrame(look);
+  };
   requestAnimationFrame(look);
 })
 """
@@ -71,7 +74,7 @@ def until(page: Page, script: str) -> Any:
 
 def gone_ms(page: Page, address: str, ready: str) -> float:
     """From a change of address in an open tab to the frame that shows it."""
-    return float(page.evaluate(GO.replace("READY", ready), address))
+    return float(page.evaluate(GO.replace("READY", ready).replace("MOST", str(MOST_MS)), address))
 
 
 def fresh(browser: Browser) -> BrowserContext:
