@@ -80,15 +80,6 @@ def test_what_was_never_tried_is_expected_to_do_as_its_neighbours():
     assert 0.4 < curriculum.expected(3) < 0.5 < 0.9 < curriculum.expected(1)
 
 
-def test_what_is_nearly_always_solved_takes_little_of_the_time():
-    curriculum = Curriculum({rung: rung for rung in range(1, 9)})
-    for attempt in range(400):
-        for rung in range(1, 9):
-            curriculum.record(rung, attempt % 100 < (97 if rung < 6 else 30))
-    weights = curriculum.weights(range(1, 9))
-    assert 0.05 < sum(weights[rung] for rung in range(1, 6)) < 0.12
-
-
 def test_it_is_the_same_after_a_restart():
     first = Curriculum(LEVELS)
     play(first, 2, 50)
