@@ -48,7 +48,7 @@ SCENES_OF = {
     "looking": {"studio"},
     "sandboxes": {"play", "serve", "environments serve"},
     "commands images": {"images build"},
-    "commands index": {"index build", "index status", "index search", "index gc"},
+    "commands index": {"index build", "index status", "index search", "index push", "index fetch", "index gc"},
     "commands models": {"models import", "models check", "models export"},
     "commands tasks": {"tasks adopt", "tasks import"},
     "chain": {"weights relay"},

@@ -34,7 +34,7 @@ def test_one_module_asks_where_a_tensor_lies():
     }
     assert asking == {"etude/kernels/devices.py"}
     using = {path.stem for path in (ROOT / "etude").rglob("*.py") if "kernels.devices import" in path.read_text()}
-    assert using == {"choice", "triton_grouped_gemm"}
+    assert using == {"choice", "triton_grouped_gemm", "offload"}
 
 
 def test_the_default_follows_the_device(monkeypatch):
