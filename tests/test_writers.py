@@ -149,7 +149,7 @@ NOT_TRIED = {
     "rewards/callcard.py": "makes a file of this repository, for who works on it",
     "rewards/callset.py": "makes a file of this repository, for who works on it",
     "rewards/realset.py": "makes a file of this repository, for who works on it",
-    "studio/mirror.py": "a cache of a store: what cannot be kept is told of, and asked for again",
+    "studio/mirrored.py": "a cache of a store: what cannot be kept is told of, and asked for again",
     "rollouts/claim.py": "the recipe of a run that has not begun: where it cannot be written, nothing was made yet",
     "rollouts/plan/planner.py": SCRATCH,
     "search/store.py": "a cache, by SQLite: what it cannot keep is in memory; tests/search/test_store.py",

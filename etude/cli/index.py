@@ -53,7 +53,7 @@ def _build(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
     from etude.search.workspace import build
 
     built = build(options.dir, store, _warn, _ignore if options.json else _progress, _embedder())
-    return asdict(built), tell_built(built)
+    return _named(built), tell_built(built)
 
 
 def _status(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
@@ -61,7 +61,7 @@ def _status(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
     from etude.search.workspace import status
 
     found = status(options.dir, store, _warn, _embedder())
-    return asdict(found), tell_status(found)
+    return _named(found), tell_status(found)
 
 
 def _search(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
@@ -77,7 +77,7 @@ def _push(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
     from etude.search.told import tell_pushed
 
     pushed = push(options.dir, store, options.store, pairs("--set", options.set), _warn)
-    return asdict(pushed), tell_pushed(pushed)
+    return _named(pushed), tell_pushed(pushed)
 
 
 def _fetch(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
@@ -86,7 +86,7 @@ def _fetch(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
 
     set_, on_read = pairs("--set", options.set), _ignore if options.json else _progress
     built = fetch(options.dir, store, options.store, set_, _warn, on_read)
-    return asdict(built), tell_built(built)
+    return _named(built), tell_built(built)
 
 
 def _gc(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
@@ -95,6 +95,12 @@ def _gc(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
 
     before, after = collect(store, options.most_mb)
     return {"before": asdict(before), "after": asdict(after)}, tell_collected(before, after)
+
+
+def _named(report: Any) -> dict[str, Any]:
+    """By the names of docs/json.md."""
+    found = asdict(report)
+    return {"cwd": found.pop("workspace"), **found}
 
 
 def _embedder() -> Any:

@@ -108,7 +108,7 @@ def _push(options: argparse.Namespace) -> int:
 
     store = open_store(options.store, StoreConfig(options=pairs("--set", options.set)))
     found = pushed(options.directory, store, options.name, options.follow, lambda said: say(said, sys.stderr))
-    text = f"{found['run']}: {found['pieces']:,} pieces sent, {found['bytes'] / 1e6:.1f} MB"
+    text = f"{found['url']}: {found['pieces']:,} pieces sent, {found['bytes'] / 1e6:.1f} MB"
     say(json.dumps(found) if options.json else text)
     return 0
 

@@ -181,7 +181,7 @@ def pushed(run: Path, store: Store, name: str | None, follow: bool, say: Callabl
                 break
             time.sleep(LOOK_S)
         return {
-            "run": f"{store.url.rstrip('/')}/{pusher.name}",
+            "url": f"{store.url.rstrip('/')}/{pusher.name}",
             "pieces": pusher.sent_pieces,
             "bytes": pusher.sent_bytes,
         }

@@ -237,7 +237,7 @@ def test_every_name_of_an_example_is_in_the_list(name: str, names: dict[str, boo
     if lacking := scene.needs():
         pytest.skip(lacking)
     lines = [line for line, _ in commands_of(ROOT / scene.page) if re.search(scene.lines, line)]
-    lines = [line for line in lines if any(line.startswith(f"etude {each} ") for each in SCENES_OF[name])]
+    lines = [line for line in lines if any(f"{line} ".startswith(f"etude {each} ") for each in SCENES_OF[name])]
     assert len(lines) == len(SCENES_OF[name])
     with world(scene.smaller, *scene.prepare) as made:
         for line in lines:

@@ -34,7 +34,7 @@ def test_build_status_search_gc(project: Path, capsys: pytest.CaptureFixture[str
     assert (before["files"], before["indexed"], before["stale"]) == (1, 0, 1)
     built = told(capsys, "build")
     assert (built["files"], built["read"], built["taken"], built["too_long"]) == (1, 1, 1, 1)
-    assert built["workspace"] == str(project) and told(capsys, "build")["read"] == 0
+    assert built["cwd"] == str(project) and told(capsys, "build")["read"] == 0
     assert told(capsys, "status")["stale"] == 0
     [first, *_] = told(capsys, "search", "total of the prices")["hits"]
     assert (first["path"], first["first"], first["last"]) == ("cart.py", 2, 3) and "def total" in first["text"]

@@ -85,7 +85,7 @@ def test_eight_agents_are_answered_in_one_inbox(context, root, web):  # noqa: F8
         assert tab.in_page(SERIOUS) == []
         first = tab.page.get_by_role("article", name="agent-1 asks")
         expect(first).to_contain_text("make all-1")
-        first.get_by_role("button", name="Allow").click()
+        first.get_by_role("button", name="Allow", exact=True).click()
         for number in range(2, 9):
             other = tab.page.get_by_role("article", name=f"agent-{number} asks")
             words = other.get_by_label("Words for the model")

@@ -108,7 +108,7 @@ def test_a_run_is_shown_elsewhere_as_it_is_at_home_and_followed(
     run = make_run(tmp_path / "runs/one", 3)
     archive(run)
     said = pushes(run, server)
-    assert said["run"] == f"{URL}/one" and said["pieces"] == 3
+    assert said["url"] == f"{URL}/one" and said["pieces"] == 3
     options = ", ".join(f'{name}="{value}"' for name, value in server.options.items())
     more = ["--set", f"store_options={{{options}}}", *WORK]
     with studio(tmp_path / "home", URL, more=more) as there, studio(tmp_path / "other", tmp_path / "runs") as here:
@@ -385,4 +385,4 @@ def test_what_is_no_run_and_what_another_has_is_refused(server: S3Server, tmp_pa
         Pusher(other, opened(server))
     with pytest.raises(ConfigError, match=r"--name '\.\./x'"):
         Pusher(other, opened(server), "../x")
-    assert pushed(other, opened(server), "another", False, print)["run"] == f"{URL}/another"
+    assert pushed(other, opened(server), "another", False, print)["url"] == f"{URL}/another"

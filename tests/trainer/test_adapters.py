@@ -196,9 +196,9 @@ def test_the_parity_check_sees_older_adapters():
     [
         ({"lora": {"dense": 2}}, r"trainer\.lora: no dense matrix of this model is trained; leave dense out"),
         ({"lora": {"attention": 16}}, r"a rank of 16 is not below both sides of blocks\.0\.attention\.k_proj"),
-        ({"frozen": ("dense",)}, r"trainer\.frozen: 'dense' is nothing of this model of 2 layers"),
-        ({"frozen": ("2:",)}, r"trainer\.frozen: '2:' is nothing of this model of 2 layers"),
-        ({"frozen": (":", "embeddings", "norms")}, r"trainer\.frozen: nothing is left to train"),
+        ({"frozen": ("dense",)}, r"frozen: 'dense' is nothing of this model of 2 layers"),
+        ({"frozen": ("2:",)}, r"frozen: '2:' is nothing of this model of 2 layers"),
+        ({"frozen": (":", "embeddings", "norms")}, r"frozen: nothing is left to train"),
         ({"lora": {"attention": 2}, "frozen": (":",)}, r"trainer\.lora: no attention matrix of this model is trained"),
     ],
 )
