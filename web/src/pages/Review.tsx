@@ -1,6 +1,6 @@
 // What one agent changed, hunk by hunk. Owns which hunks a person has taken, and that exactly those are brought into the tree.
 // Of ten thousand files those in view are in the page; the next come as one goes on.
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { api } from '../api/client';
 import type { ChangedFile, ChangesAnswer } from '../api/types';
 import { plural, whole } from '../format';
@@ -212,9 +212,11 @@ function useHunks({ entries, places, now, at, point, more }: HunksProps) {
   useEffect(() => {
     if (view.to >= entries.length - 20) more();
   }, [view.to, entries.length]);
-  useEffect(() => {
-    if (moved.current) document.getElementById(`hunk-${at}`)?.focus();
+  useLayoutEffect(() => {
+    // with what is drawn: later, the focus would take the place of a key that has come since
+    if (!moved.current || now.current.at !== at) return;
     moved.current = false;
+    document.getElementById(`hunk-${at}`)?.focus();
   }, [at]);
   const move = (by: number) => {
     const next = Math.max(0, Math.min(places.length - 1, now.current.at + by));
