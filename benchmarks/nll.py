@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 from arms.records import development_tasks
-from arms.training import QUIET, ROOT, run
+from arms.training import QUIET, ROOT, late_steps, run
 from playing import RECIPE, recipe, solved_tasks
 
 from etude.bench.html import figure
@@ -114,11 +114,9 @@ def after(base: Path, seed: int, minutes: float, directory: Path, per_rung: int)
     """What reinforcement learning makes of a base."""
     sets = [*QUIET, f"seed={seed}", f"rollouts.max_minutes={minutes}", f"model.path={json.dumps(str(base))}"]
     training = run(RECIPE, directory, sets)
-    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    rewards = [line["reward"] for line in lines if line["kind"] == "step"]
-    late = float(np.mean(rewards[-max(1, len(rewards) // 4) :]))
+    reward = float(np.mean([line["reward"] for line in late_steps(directory)]))
     solved = solve_rate(directory / "model", per_rung)
-    return {"solved": solved, "reward": late, "steps": training["steps"], "cpu_s": training["cpu_s"]}
+    return {"solved": solved, "reward": reward, "steps": training["steps"], "cpu_s": training["cpu_s"]}
 
 
 def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:

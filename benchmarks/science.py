@@ -25,12 +25,11 @@ import numpy as np
 import torch
 from arms.figures import SETS, rates
 from arms.records import development_tasks, outcomes_of
-from arms.training import QUIET, run
+from arms.training import QUIET, late_steps, run
 from playing import RECIPE, recipe, solved_tasks
 
 from etude.bench.html import figure
 from etude.durable import write_whole
-from etude.rollouts.lines import rows
 from etude.tasks.families import family
 
 FIRST = 20_000
@@ -117,8 +116,7 @@ def play(place: Place, minutes: float, start: Path | None, per_rung: int) -> dic
     sets = [*QUIET, f"seed={place.seed}", f"rollouts.max_minutes={minutes}", *study.common]
     sets += [f"model.path={json.dumps(str(start))}"] if start is not None else []
     training = run(study.recipe, place.directory, [*sets, *study.settings[place.setting]])
-    steps = [line for line in rows(place.directory / "metrics.jsonl") if line["kind"] == "step"]
-    late = steps[-max(1, len(steps) // 4) :]
+    late = late_steps(place.directory)
     shown = {name: _mean([line[name] for line in late if name in line]) for name in study.shows}
     config = recipe(study.common, study.recipe)
     tasks = _tasks(study, config.rollouts.family, config.rollouts.rungs, per_rung)

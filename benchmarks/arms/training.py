@@ -180,6 +180,12 @@ def run(recipe: Path, directory: Path, sets: Iterable[str]) -> dict[str, Any]:
     return json.loads((directory / "training.json").read_text())
 
 
+def late_steps(directory: Path) -> list[dict[str, Any]]:
+    """What a run's metrics say of the last quarter of its steps."""
+    steps = [line for line in rows(directory / "metrics.jsonl") if line["kind"] == "step"]
+    return steps[-max(1, len(steps) // 4) :]
+
+
 def _versions(config: RunConfig, directory: Path, training: dict[str, Any]) -> Iterable[Checkpoint]:
     """What the weight store has of the run's fractions."""
     played, steps = 0, []

@@ -80,7 +80,8 @@ def shortest_first(attempts: Sequence[Attempt], sessions: TaughtSessions) -> lis
 
     def said(attempt: Attempt) -> float:
         session = played.get(attempt.id)
-        solved = session is not None and session.solved
-        return sum(int(each.sampled.sum()) for each in session.documents) if session and solved else math.inf
+        if session is None or not session.solved:
+            return math.inf
+        return sum(int(each.sampled.sum()) for each in session.documents)
 
     return sorted(attempts, key=said)
