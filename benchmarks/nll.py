@@ -151,7 +151,7 @@ def report(out: Path) -> dict[str, Any]:
         base["after"] = [json.loads(path.read_text()) for path in paths]
     whole = [each for each in bases if each["after"]]
     points = [(each["nll"], [one["solved"] for one in each["after"]]) for each in whole]
-    line = fitted(points) if len(points) > 1 else None
+    line = fitted(points) if len({at for at, _ in points}) > 1 else None
     if points:
         draw(points, line, out / "nll.svg")
     return {"bases": bases, "line": line}
