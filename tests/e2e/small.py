@@ -53,6 +53,15 @@ def steps(out):
     return lines(out, "step")
 
 
+def waiting(out):
+    """Groups with a scored sample that no step has trained on, and that were not dropped."""
+    over = {group for line in steps(out) for group in line["groups"]}
+    for line in map(json.loads, (out / "ledger/groups.jsonl").read_text().split("\n")[:-1]):
+        if line.get("as", "ready") != "ready":
+            over.add(f"g{line['closed']}")
+    return {path.parent.parent.name for path in (out / "trajectories").glob("*/*/score")} - over
+
+
 def left(within_s=90.0):
     """What sandboxes of ended processes have left on this machine; other tests' are swept within the time."""
     end = time.monotonic() + within_s

@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import pytest
-from small import ROOT, archived, command, left, lines, run, steps, variables
+from small import ROOT, archived, command, left, lines, run, steps, variables, waiting
 
 from etude.records import Version
 from etude.weights.chain import Chain
@@ -65,16 +65,16 @@ def all_happened(out, summary):
 
 
 def killed_after_a_step(out, limits, *options, recipe="quickstart", **paths):
-    """A run whose controller is killed once it has made a step."""
+    """A run whose controller is killed once it has made a step, and has scored a sample that a later one may train on."""
     process = subprocess.Popen(
         [*command(out, *limits, recipe=recipe), *options],
         cwd=ROOT, env=variables(**paths), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     deadline = time.monotonic() + 300
-    while not steps(out):
+    while not steps(out) or not waiting(out):
         assert process.poll() is None, process.stderr.read()[-2000:]
-        assert time.monotonic() < deadline, "a step within 300 s"
-        time.sleep(0.2)
+        assert time.monotonic() < deadline, "a step, and a sample scored beside it, within 300 s"
+        time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
 

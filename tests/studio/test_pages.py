@@ -164,6 +164,27 @@ def test_a_run_is_found_read_and_left_by_keyboard_alone(tab):
     tab.is_at("second")
 
 
+def test_a_key_pressed_as_the_help_closes_is_answered(tab):
+    tab.go("/runs")
+    help = tab.page.get_by_role("dialog", name="Keys on this page")
+    tab.page.keyboard.press("?")
+    expect(help).to_be_visible()
+    tab.in_page(
+        """{
+        const asked = new MutationObserver(() => {
+          asked.disconnect();
+          window.dispatchEvent(new KeyboardEvent('keydown', { key: '?' }));
+        });
+        asked.observe(document.querySelector('dialog[open]'), { attributeFilter: ['open'] });
+        }"""
+    )
+    tab.page.keyboard.press("Escape")
+    tab.page.wait_for_timeout(300)  # what the closing has still to say
+    expect(help).to_be_visible()
+    tab.page.keyboard.press("Escape")
+    expect(help).to_be_hidden()
+
+
 def test_a_timeline_and_tokens_are_walked_by_keyboard(tab, shown):
     press = tab.page.keyboard.press
     tab.go(f"/run/{shown.id('first')}/step/1")

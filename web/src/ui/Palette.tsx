@@ -13,16 +13,25 @@ export interface Command {
 export const palette = signal(false);
 export const help = signal(false);
 
+/** A dialog that is open while its signal says so. Escape is answered here: the browser would close it and say so only
+ * later, and a key pressed in between would find a signal that still says open.
+ */
 function useDialog(open: boolean, close: () => void) {
   const dialog = useRef<HTMLDialogElement>(null);
   useLayoutEffect(() => {
-    // at once: what is typed next belongs to it
+    // at once, whatever was drawn before: what is typed next belongs to it
     if (open && !dialog.current?.open) dialog.current?.showModal();
     if (!open && dialog.current?.open) dialog.current.close();
-  }, [open]);
+  });
   return {
     ref: dialog,
-    onClose: close,
+    onKeyDown: (event: KeyboardEvent) => {
+      if (event.key !== 'Escape') return;
+      event.preventDefault();
+      dialog.current?.close();
+      close();
+    },
+    onClose: () => !dialog.current?.open && close(), // it may tell of a closing that is past
     onClick: (event: MouseEvent) => event.target === dialog.current && close(),
   };
 }
