@@ -6,7 +6,7 @@
     paint     first_paint_ms: the first paint with content, in a tab that has nothing cached
     curves    curves_ms: 10,000 steps in 12 charts, from the navigation to the frame in which all are drawn;
               curves_tensorboard_ms: the same numbers in TensorBoard's page, in the same browser, by turns
-    filter    filter_ms: of 100,000 trajectories, until the first rows that a filter finds are in the page: of nine
+    filter    filter_ms: of 100,000 trajectories, until the first rows that a filter finds are in the page: of eleven
               filters the slowest; filter_answered_ms is what the server takes of it
     open      open_trajectory_ms: of 100,000 tokens, until its tokens are in the page
     stream    stream_cpu_share: of one core, what the server takes to stream the words of 8 agents at work, above what

@@ -83,7 +83,7 @@ def keep_one(writer: ArchiveWriter, group: int, member: int) -> str:
 def _outcome(chance: random.Random) -> Outcome:
     kind, reward = chance.random(), chance.random()
     if kind < 0.9:
-        return Scored(reward if kind < 0.5 else 0.0, {"tests": reward})
+        return Scored(reward if kind < 0.5 else 0.0, {"tests": 1.0 if reward > 0.7 else reward})
     if kind < 0.97:
         return Truncated("turns", reward / 10, {"tests": 0.0})
     return Cheated("it wrote what its check reads", -1.0) if kind < 0.99 else InfraFailed("sandbox", True)

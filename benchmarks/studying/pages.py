@@ -21,6 +21,7 @@ FILTERS = {
     "outcome": "outcome=cheated", "tool and reward": "tool=grep&reward=0.9..", "step": "step=100..110",
     "task": "task=t7", "a word in most": "text=parser", "a word in few": "text=zephyr",
     "two words": "text=parser digest", "best first": "solved=true&order=-reward",
+    "worst first": "solved=true&order=reward", "left out": "dropped=stale&order=-seconds",
     "longest of a tool": "tool=list_dir&order=-turns",
 }  # fmt: skip
 ROWS = """
@@ -92,7 +93,6 @@ def filters(chromium: Chromium, place: Path, count: int, rounds: int) -> dict[st
         with watch.fresh(chromium.browser) as context:
             page = Tab(context, served).page
             page.set_viewport_size({"width": 1360, "height": 860})
-            watch.gone_ms(page, f"/run/{run}/trajectories", ROWS)
             shown = {name: filtered_ms(page, run, words, rounds) for name, words in FILTERS.items()}
         answered = {name: answered_ms(served, run, words, rounds) for name, words in FILTERS.items()}
     return {

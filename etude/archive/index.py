@@ -22,7 +22,7 @@ from etude.errors import DeadlineExceeded
 from etude.host.lock import try_hold, wait_for
 from etude.host.scratch import Scratch
 
-FORMAT = 1
+FORMAT = 2
 """Of the tables below: an index of another is made anew."""
 BUSY_S = 10.0
 """How long a statement waits for another process's, which are all short."""
@@ -55,8 +55,8 @@ CREATE VIRTUAL TABLE said USING fts5(
 );
 """
 _INDEXED = (
-    "revision", "chunk", "phase", "group_id", "task_id", "outcome", "step_key", "reward_key", "turns",
-    "sampled_tokens", "seconds", "ended_at", "newest_version",
+    "revision", "chunk", "phase", "group_id", "task_id", "outcome", "solved", "dropped", "step_key", "reward_key",
+    "turns", "sampled_tokens", "seconds", "ended_at", "newest_version",
 )  # fmt: skip
 """Each also holds `seq`, as every index of SQLite does: a page by one of them is one walk along it."""
 _FIGURES = (
