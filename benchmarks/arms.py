@@ -16,7 +16,7 @@ T is the CPU time that `rl` takes at the same seed, all processes together. The 
 Rivals get the care that reinforcement learning gets. All choices are made on development tasks, which are the default,
 with other seeds than are reported, and are overrides: `--set PREFIX.KEY=VALUE`, for the recipe of `all` arms, `rl` and
 `sft_rl`, and for `sft` (`FinetuneConfig`, which `rft` has too) and `rft` (`RejectionConfig`). By default `rl` has
-the recipe's values, and so has `sft_rl` but for its learning rate (`arms.training.FROM_SFT`). Fine-tuning has those of
+the recipe's values, and so has `sft_rl` but for two (`arms.training.FROM_SFT`). Fine-tuning has those of
 the quickstart's control; at most 30% of its time is recording, about an epoch. The values of `rft` are a first guess,
 and have not been tuned.
 
