@@ -13,6 +13,8 @@ from browser import Chromium, Tab
 from made_run import studio
 from playwright.sync_api import expect
 
+from etude.environments.store import default_state_dir, sweep
+
 pytestmark = pytest.mark.timeout(1800)
 LONG_MS = 600_000
 """Until a run on a busy machine has made its first step."""
@@ -45,4 +47,5 @@ def test_a_run_is_watched_from_its_first_rollout_until_it_is_killed(tmp_path):
         expect(tab.page.locator("tbody tr")).not_to_have_count(0, timeout=LONG_MS)
         assert tab.faults == []
     chromium.close()
+    sweep(default_state_dir())  # as the next run that starts here does
     assert left() == []
