@@ -52,6 +52,7 @@ def catch_up(connection: sqlite3.Connection, run: Path, directory: Path, stoppin
                     filler.take(number, frame)
                 filler.seen(number, batch[-1].stop)
             count += len(batch)
+        filler.ended(number)
     with filler.batch():
         filler.take_fates(run)
         filler.take_notes()
@@ -76,6 +77,8 @@ class _Filler:
         self.connection, self.directory = connection, directory
         self.revision = 0
         self._instructions: dict[tuple[str, int], str] = {}
+        self._sizes: dict[int, int] = {}
+        """Of the chunks that were looked through, before what is in them was put in."""
 
     def _tell(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         return self.connection.execute(sql, [plain(each) if isinstance(each, str) else each for each in values])
@@ -122,12 +125,17 @@ class _Filler:
                 if known is None:
                     self._tell("INSERT INTO chunks VALUES (?, ?, ?, ?)", (number, nonce, START, START))
                 yield from scan(file, known[0] if known else START)
-                self._tell("UPDATE chunks SET size = ? WHERE number = ?", (size, number))
+                self._sizes[number] = size
         except FileNotFoundError:  # removed, as it was too old
             return
 
     def seen(self, number: int, stop: int) -> None:
         self._tell("UPDATE chunks SET scanned = ? WHERE number = ?", (stop, number))
+
+    def ended(self, number: int) -> None:
+        """All frames of a chunk are in the index. Said before that, a kill in between would lose the last of them."""
+        if (size := self._sizes.pop(number, None)) is not None:
+            self._tell("UPDATE chunks SET size = ? WHERE number = ?", (size, number))
 
     # --- frames -------------------------------------------------------------------------------------------------------
 

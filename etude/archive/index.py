@@ -22,7 +22,7 @@ from etude.errors import DeadlineExceeded
 from etude.host.lock import try_hold, wait_for
 from etude.host.scratch import Scratch
 
-FORMAT = 2
+FORMAT = 3
 """Of the tables below: an index of another is made anew."""
 BUSY_S = 10.0
 """How long a statement waits for another process's, which are all short."""

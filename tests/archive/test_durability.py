@@ -171,6 +171,28 @@ def test_an_index_that_is_of_no_use_is_made_anew(tmp_path, spoil):
         assert len(whole(tmp_path)) == 31
 
 
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_who_fills_an_index_and_ends_in_between_leaves_all_of_the_rest(tmp_path, monkeypatch, end):
+    """Of a chunk that was read to its end, too: what was not put in by then is put in by the next one."""
+    with ArchiveWriter(tmp_path) as writer:
+        for number in range(5):
+            writer.keep(kept(f"g{number}/0"))
+    with monkeypatch.context() as patched, ArchiveReader(tmp_path, fill=False) as reader:
+        if end == "stopped":
+            reader.stop()
+            reader.refresh()
+        else:
+            patched.setattr("etude.archive.catching_up.json.dumps", _dies)
+            with pytest.raises(KeyboardInterrupt):
+                reader.refresh()
+        assert reader.count() == 0 and reader.behind() > 0
+    assert len(whole(tmp_path)) == 5
+
+
+def _dies(*_):
+    raise KeyboardInterrupt
+
+
 def test_a_reader_sees_each_once_while_another_process_writes(tmp_path):
     with writing(tmp_path, 0, 150) as process, ArchiveReader(tmp_path) as reader, ArchiveReader(tmp_path) as other:
         seen, at, over = [], None, False
