@@ -152,6 +152,31 @@ def test_lines_of_any_shape_make_no_bug(tmp_path: Path) -> None:
             Runs([run]).rows()
 
 
+def test_the_plan_of_a_recipe_loads_nothing_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it names it; nor does one that would be simulated for ever keep others waiting."""
+    run = make_run(tmp_path / "run", 12)
+    (tmp_path / "wicked").mkdir()
+    (tmp_path / "wicked/__init__.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    recipe = json.loads((run / "recipe.json").read_text())
+    changes = [
+        (recipe["harness"], "tools", ["read_file", "wicked.x:tool"], "names code of its own"),
+        (recipe["harness"], "tools", ["read_file", "lib2to3.__main__.x:it ends the process"], "names code of its own"),
+        (recipe["rollouts"], "family", "wicked:a-b", "names code of its own"),
+        (recipe["rewards"], "parts", {"wicked.x:Part": 1.0}, "names code of its own"),
+        (recipe["rollouts"], "groups_per_step", 10**9, "are not simulated here"),
+    ]
+    with studio(tmp_path / "home", run) as served:
+        for table, key, value, why in changes:
+            before, table[key] = table[key], value
+            (run / "recipe.json").write_text(json.dumps(recipe))
+            add_steps(run, [99 - len(str(value))])  # it is planned anew where there is a new step
+            said = served.get(f"/runs/{served.id('run')}/plan", 400)["error"]["message"]
+            assert why in said
+            table[key] = before
+        assert served.process.poll() is None and not (tmp_path / "loaded").exists()
+
+
 def test_names_of_any_kind(tmp_path: Path) -> None:
     names = [b"a\nb", b"\xff\xfe", b"<script>", "\u202etxt.exe".encode(), b"x" * 250, b"..hidden", b"a b", b"#?&"]
     for name in names:
