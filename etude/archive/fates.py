@@ -48,7 +48,13 @@ def _read(lines: bytes) -> Iterator[Fate]:
     for line in lines.split(b"\n"):
         try:
             yield from _fate(json.loads(line))
-        except (ValueError, KeyError, TypeError):  # damaged, or of a later version: the ledger's owner says so
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            OverflowError,
+            RecursionError,
+        ):  # damaged, or of a later version: the ledger's owner says so
             continue
 
 

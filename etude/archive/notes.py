@@ -69,7 +69,7 @@ def read(directory: Path, at: int) -> tuple[list[Note | str], int]:
             told = json.loads(line)
             note = told.get("note")
             found.append(str(told["removed"]) if note is None else _note(note, told))
-        except (ValueError, KeyError, AttributeError, TypeError):  # cut when its process died, or somebody else's
+        except (ValueError, KeyError, AttributeError, TypeError, OverflowError, RecursionError):  # cut, or a stranger's
             continue
     return found, at + len(lines) + len(ending)
 
