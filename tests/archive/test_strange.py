@@ -126,3 +126,21 @@ def test_an_index_in_which_something_else_stands_for_a_table_is_made_anew(tmp_pa
         index.commit()
     with ArchiveReader(tmp_path) as reader:
         assert reader.behind() == 0 and reader.count() == 2
+
+
+def test_a_file_that_says_it_has_a_terabyte_is_no_terabyte_to_read(tmp_path):
+    """Holes cost nobody who sends them anything."""
+    written(tmp_path)
+    (tmp_path / "ledger").mkdir()
+    (tmp_path / "ledger/groups.jsonl").write_text('{"lost": 0, "member": 0, "reason": "stale"}\n')
+    with ArchiveReader(tmp_path) as reader:
+        note = reader.annotate("g0/0", "look", "me")
+    (tmp_path / "archive/index.sqlite").unlink()
+    first = tmp_path / "archive/chunks/000001.chunk"
+    (hole := tmp_path / "archive/chunks/000009.chunk").write_bytes(first.read_bytes()[:16])
+    for path in (hole, tmp_path / "ledger/groups.jsonl", tmp_path / "archive/notes.jsonl"):
+        with path.open("r+b") as file:
+            file.truncate(1 << 40)
+    with ArchiveReader(tmp_path) as reader:
+        assert reader.row("g0/0").dropped == "stale" and reader.annotations("g0/0") == [note]
+        assert reader.count() == 2 and reader.behind() == 0

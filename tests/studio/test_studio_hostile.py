@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from made_run import Studio, add_steps, archive, kept, make_run, marks, studio
 from proofs import often
+from test_studio_archive import bench
 
 from etude.archive.writer import ArchiveWriter
 from etude.rollouts.lines import note
@@ -170,6 +171,18 @@ def test_arguments_nested_as_deep_as_a_model_likes_are_shown(tmp_path: Path) -> 
         assert [status for status, _ in told].count(200) == len(told) - 1, "all but the plan"
         assert max(len(text) for _, text in told) < 100_000
     asyncio.run(write_report(run, tmp_path / "report.html"))
+
+
+def test_results_that_are_none_are_told_of_beside_those_that_are(tmp_path: Path) -> None:
+    bench(tmp_path / "runs/sound", "sound", [True, False, False, None])
+    head = (tmp_path / "runs/sound/results.jsonl").read_text().partition("\n")[0]
+    odd = ["[" * 100_000, "[]", "7", "", '{"schema": 1, "name": "x"}', head + "\n[]\n{}", head + '\n{"attempt": 1e999}']
+    for number, text in enumerate(odd):
+        (tmp_path / f"runs/odd{number}").mkdir()
+        (tmp_path / f"runs/odd{number}/results.jsonl").write_text(f"{text}\n")
+    with studio(tmp_path / "home", tmp_path / "runs") as served:
+        told = served.get("/bench")
+        assert [row["name"] for row in told["runs"]] == ["sound"] and len(told["unread"]) == len(odd)
 
 
 class Ticks(Topic):
