@@ -9,8 +9,9 @@ docs/extending.md has one example of each group.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache, reduce
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -24,6 +25,26 @@ from etude.errors import ConfigError, EtudeError, MissingDependency
 
 OURS = ("advantages", "backends", "engines", "families", "images", "losses", "sinks")
 """Groups in which Etude itself is; `tools` and `rewards` hold what others add."""
+
+
+_no_paths: ContextVar[str | None] = ContextVar("no_paths", default=None)
+
+
+@contextmanager
+def without_paths(why: str) -> Generator[None]:
+    """Meanwhile an import path is refused with ConfigError, which says `why`: of a config that somebody else may have
+    written, wherever in it the path stands. To look a module up can be to run code of its package already.
+    """
+    token = _no_paths.set(why)
+    try:
+        yield
+    finally:
+        _no_paths.reset(token)
+
+
+def _check_path(name: str) -> None:
+    if (why := _no_paths.get()) is not None:
+        raise ConfigError(f"{name}: {why}")
 
 
 @cache
@@ -54,6 +75,7 @@ def names(group: str) -> tuple[str, ...]:
 def find(group: str, name: str, kind: Any = Callable) -> Any:
     """What has this name. Raises ConfigError saying which names there are, or why this one cannot be had."""
     if ":" in name:
+        _check_path(name)
         module, _, attribute = name.partition(":")
         try:
             found = getattr(import_module(module), attribute)
@@ -96,10 +118,11 @@ def _load(group: str, name: str) -> Any:
 
 
 def known(group: str, name: str, of: Sequence[str] = ()) -> str:
-    """The name, if it can be one of the group: nothing is imported. Raises ValueError saying what there is, what it may
-    be `of` besides included.
+    """The name, if it can be one of the group: of an import path no more than its packages are imported. Raises
+    ValueError saying what there is, what it may be `of` besides included.
     """
     if ":" in name:
+        _check_path(name)
         try:
             found = find_spec(name.partition(":")[0]) is not None
         except ImportError:

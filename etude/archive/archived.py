@@ -6,12 +6,12 @@ Owns `Archived`. Reads frames alone, and no index; knows neither tokenizer nor m
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from etude.archive.chunks import chunk_path
 from etude.archive.columns import events_unpacked, files_unpacked, joined, marks_unpacked, tokens_unpacked
@@ -20,6 +20,10 @@ from etude.archive.frames import Frame, Kind, frame_at, opened, section
 from etude.archive.records import FileChange, KeptTask, Marks, Record, Said, Tokens, TrajectoryRow
 from etude.errors import CheckpointError
 from etude.records import Event
+
+T = TypeVar("T")
+_ODD = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
+"""What comes of reading bytes that are sound, and say something else than a run's: an archive may be a stranger's."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +48,21 @@ class Archived:
     @cached_property
     def about(self) -> Mapping[str, Any]:
         """evidence, findings (whole), usage, conduct, environment, seed, temperature, attempt, segments."""
-        return json.loads(self._section("about"))
+        return self._unpacked("about", _about)
 
     @cached_property
     def said(self) -> list[Said]:
         """The events of its session in order, each with the place of its tokens."""
-        return events_unpacked(self._section("events"))
+        return self._unpacked("events", events_unpacked)
 
     @cached_property
     def tokens(self) -> Tokens:
-        return tokens_unpacked(self._section("tokens"), self.about["segments"])
+        return self._unpacked("tokens", lambda data: tokens_unpacked(data, self.about["segments"]))
 
     @property
     def files(self) -> tuple[FileChange, ...]:
         """Those that the session changed; none where it did not come to its end."""
-        return files_unpacked(self._section("files"))
+        return self._unpacked("files", files_unpacked)
 
     @property
     def verifier(self) -> str:
@@ -79,11 +83,23 @@ class Archived:
         if self.marks_place is None:
             return None
         with self._frame(self.marks_place, Kind.MARKS) as (file, frame):
-            return marks_unpacked(section(file, frame, "marks"), self.row.id)
+            data = section(file, frame, "marks")
+        return self._sound("marks", lambda: marks_unpacked(data, self.row.id))
 
     def log(self) -> list[tuple[Event, Record]]:
         """The session's, as it was, less the routes."""
         return joined(self.said, self.tokens)
+
+    def _unpacked(self, name: str, unpack: Callable[[bytes], T]) -> T:
+        data = self._section(name)
+        return self._sound(name, lambda: unpack(data))
+
+    def _sound(self, name: str, read: Callable[[], T]) -> T:
+        try:
+            return read()
+        except _ODD as error:
+            said = f"{chunk_path(self.directory, self.place.chunk)}: {name} of {self.row.id[:100]} are of no trajectory"
+            raise CheckpointError(f"{said} ({type(error).__name__}): this archive was made by something else") from None
 
     def _section(self, name: str) -> bytes:
         with self._frame(self.place, Kind.TRAJECTORY) as (file, frame):
@@ -103,3 +119,13 @@ class Archived:
             if frame.kind != kind:
                 raise CheckpointError(f"{file.name}: holds something else at byte {place.at}; look again")
             yield file, frame
+
+
+def _about(data: bytes) -> dict[str, Any]:
+    told = json.loads(data)
+    if not all(isinstance(told[name], kind) for name, kind in _ABOUT.items()):
+        raise TypeError("about")
+    return told
+
+
+_ABOUT = {"segments": list, "findings": list, "usage": dict, "environment": dict}

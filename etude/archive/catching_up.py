@@ -11,19 +11,21 @@ import contextlib
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from etude.archive import notes
 from etude.archive.chunks import chunks
 from etude.archive.contents import row_of, step_of, task_of
-from etude.archive.fates import fates
+from etude.archive.fates import Fate, fates
 from etude.archive.frames import START, Frame, Kind, nonce_of, opened, scan
 from etude.archive.index import plain
 from etude.archive.query import NO_REWARD, NO_STEP
 from etude.archive.records import TrajectoryRow
 from etude.errors import CheckpointError
 
+_MOST_CHUNK = 8 << 30
+"""Bytes of one that is looked through: none of a run's is as long, but a hole in a stranger's may be."""
 BATCH = 400
 """Frames that are put in at once: others wait no longer than these take."""
 _COLUMNS = tuple(TrajectoryRow.__dataclass_fields__)
@@ -52,6 +54,7 @@ def catch_up(connection: sqlite3.Connection, run: Path, directory: Path, stoppin
                     filler.take(number, frame)
                 filler.seen(number, batch[-1].stop)
             count += len(batch)
+        filler.ended(number)
     with filler.batch():
         filler.take_fates(run)
         filler.take_notes()
@@ -76,6 +79,8 @@ class _Filler:
         self.connection, self.directory = connection, directory
         self.revision = 0
         self._instructions: dict[tuple[str, int], str] = {}
+        self._sizes: dict[int, int] = {}
+        """Of the chunks that were looked through, before what is in them was put in."""
 
     def _tell(self, sql: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         return self.connection.execute(sql, [plain(each) if isinstance(each, str) else each for each in values])
@@ -121,13 +126,19 @@ class _Filler:
                     return
                 if known is None:
                     self._tell("INSERT INTO chunks VALUES (?, ?, ?, ?)", (number, nonce, START, START))
-                yield from scan(file, known[0] if known else START)
-                self._tell("UPDATE chunks SET size = ? WHERE number = ?", (size, number))
+                if size <= _MOST_CHUNK:
+                    yield from scan(file, known[0] if known else START)
+                self._sizes[number] = size
         except FileNotFoundError:  # removed, as it was too old
             return
 
     def seen(self, number: int, stop: int) -> None:
         self._tell("UPDATE chunks SET scanned = ? WHERE number = ?", (stop, number))
+
+    def ended(self, number: int) -> None:
+        """All frames of a chunk are in the index. Said before that, a kill in between would lose the last of them."""
+        if (size := self._sizes.pop(number, None)) is not None:
+            self._tell("UPDATE chunks SET size = ? WHERE number = ?", (size, number))
 
     # --- frames -------------------------------------------------------------------------------------------------------
 
@@ -206,7 +217,14 @@ class _Filler:
     # --- beside the chunks --------------------------------------------------------------------------------------------
 
     def take_fates(self, run: Path) -> None:
-        found, ledger = fates(run, self._place("ledger"))
+        at, ledger = -1, self._place("ledger")
+        while at != ledger:
+            at = ledger
+            found, ledger = fates(run, at)
+            self._take_fates(found)
+        self._tell("INSERT OR REPLACE INTO meta VALUES ('ledger', ?)", (ledger,))
+
+    def _take_fates(self, found: Iterable[Fate]) -> None:
         for fate in found:
             if fate.members is None:
                 self._fate(f"dropped IS NOT NULL AND {_OF_GROUP}", (fate.group,), None)
@@ -217,13 +235,19 @@ class _Filler:
                 else:
                     self._tell("INSERT OR REPLACE INTO fates VALUES (?, ?, ?)", (slot, fate.group, fate.reason))
                 self._fate("id = ? AND dropped IS NOT ?", (slot, fate.reason), fate.reason)
-        self._tell("INSERT OR REPLACE INTO meta VALUES ('ledger', ?)", (ledger,))
 
     def _fate(self, where: str, values: tuple[object, ...], reason: str | None) -> None:
         self._tell(f"UPDATE trajectories SET dropped = ?, revision = ? WHERE {where}", (reason, self._next(), *values))
 
     def take_notes(self) -> None:
-        found, place = notes.read(self.directory, self._place("notes"))
+        at, place = -1, self._place("notes")
+        while at != place:
+            at = place
+            found, place = notes.read(self.directory, at)
+            self._take_notes(found)
+        self._tell("INSERT OR REPLACE INTO meta VALUES ('notes', ?)", (place,))
+
+    def _take_notes(self, found: Iterable[notes.Note | str]) -> None:
         for each in found:
             gone = each if isinstance(each, str) else each.id
             was = self._tell("SELECT trajectory FROM notes WHERE id = ?", (gone,)).fetchone()
@@ -238,7 +262,6 @@ class _Filler:
                     "UPDATE said SET notes = ? WHERE rowid = (SELECT seq FROM trajectories WHERE id = ?)",
                     (self._noted(of), of),
                 )
-        self._tell("INSERT OR REPLACE INTO meta VALUES ('notes', ?)", (place,))
 
     def _noted(self, trajectory: str) -> str:
         rows = self._tell("SELECT text FROM notes WHERE trajectory = ? ORDER BY at", (trajectory,)).fetchall()

@@ -22,7 +22,7 @@ from etude.host.lock import try_hold
 
 CHUNK_BYTES = 32 << 20
 """A chunk that is as long is closed: it is as much as is removed at once."""
-_NAME = re.compile(r"(\d{6,})\.chunk")
+_NAME = re.compile(r"([0-9]{6,12})\.chunk")
 
 
 def chunks(directory: Path) -> dict[int, Path]:

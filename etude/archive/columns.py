@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,11 +74,18 @@ def events_packed(said: Iterable[Said]) -> bytes:
 
 
 def events_unpacked(data: bytes) -> list[Said]:
-    rows = json.loads(data or b"[]")
-    return [
-        Said(Event(kind, at, about), None if place is None else (place[0], place[1], place[2]), record or {})
-        for kind, at, about, place, record in rows
-    ]
+    """Raises TypeError or ValueError for what is not so packed."""
+    return [_said(*each) for each in json.loads(data or b"[]")]
+
+
+def _said(kind: Any, at: Any, about: Any, place: Any, record: Any) -> Said:
+    if not isinstance(kind, str) or not isinstance(at, float | int) or not isinstance(about, dict):
+        raise TypeError(kind)
+    if place is not None and (not isinstance(place, list) or [type(each) for each in place] != [int] * 3):
+        raise TypeError(place)
+    if not isinstance(record, dict | None):
+        raise TypeError(record)
+    return Said(Event(kind, at, about), (place[0], place[1], place[2]) if place else None, record or {})
 
 
 # --- tokens and marks -------------------------------------------------------------------------------------------------
@@ -99,9 +107,12 @@ def tokens_unpacked(data: bytes, segments: Iterable[Sequence]) -> Tokens:
     sampled, rest = int(where.sum()), data[4 + mask_bytes :]
     if len(rest) != 4 * (total + 2 * sampled):
         raise CheckpointError(f"the archive has {len(rest)} bytes for {total} tokens, of which {sampled} were sampled")
+    spans = tuple(SegmentSpan(*each) for each in segments)
+    if not all(0 <= span.start <= span.stop <= total for span in spans):
+        raise CheckpointError(f"the archive has segments that lie outside of its {total} tokens")
     ids, logprobs, versions = np.split(np.frombuffer(rest, np.uint8), [4 * total, 4 * (total + sampled)])
     return Tokens(
-        tuple(SegmentSpan(*each) for each in segments), _unshuffled(ids, np.int32), where,
+        spans, _unshuffled(ids, np.int32), where,
         _spread(_unshuffled(logprobs, np.float32), where), _spread(_unshuffled(versions, np.int32), where),
     )  # fmt: skip
 
@@ -155,6 +166,8 @@ def files_unpacked(data: bytes) -> tuple[FileChange, ...]:
     at = 4 + int.from_bytes(data[:4], "little")
     found = []
     for path, *sizes, cut in json.loads(data[4:at]):
+        if not isinstance(path, str) or not all(size is None or size >= 0 for size in sizes):
+            raise TypeError(path)
         sides: list[bytes | None] = []
         for size in sizes:
             sides.append(None if size is None else data[at : at + size])

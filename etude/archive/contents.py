@@ -23,6 +23,7 @@ import numpy as np
 
 from etude.archive.columns import events_packed, files_packed, marks_packed, tokens_packed
 from etude.archive.frames import Kind, encoded
+from etude.archive.query import MOST_WHOLE
 from etude.archive.records import FileChange, Kept, KeptTask, Marks, Said, TrajectoryRow, evidence_of, kind_of
 from etude.errors import CheckpointError
 from etude.records import Cheated, Scored, Truncated, reward_of, solved
@@ -35,6 +36,7 @@ VERIFIER_CHARS = 64_000
 _LATER = ("step", "trained_tokens", "dropped")
 _ANNOTATED = {field.name: str(field.type) for field in fields(TrajectoryRow) if field.name not in _LATER}
 _ROW = tuple(_ANNOTATED)
+_TIMES = ("begun_at", "ended_at", "seconds")
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "str": (str,), "int": (int,), "float": (float, int), "bool": (bool,), "str | None": (str, NoneType),
     "int | None": (int, NoneType), "float | None": (float, int, NoneType), "OutcomeKind": (str,),
@@ -83,7 +85,7 @@ def task_of(head: Mapping[str, Any]) -> KeptTask:
 def step_of(head: Mapping[str, Any], *others: str) -> tuple[int, ...]:
     """The step that `marks_frames` or `resumed_frame` were told, and other numbers. Raises CheckpointError."""
     given = [head.get(name) for name in ("step", *others)]
-    found = tuple(each for each in given if isinstance(each, int))
+    found = tuple(each for each in given if isinstance(each, int) and _is_within(each))
     if len(found) < len(given):
         raise CheckpointError(f"a frame of the archive has no step: {given}")
     return found
@@ -112,14 +114,25 @@ def row_of(head: Mapping[str, Any]) -> TrajectoryRow:
         told: dict[str, Any] = {name: head["row"][name] for name in _ROW}
         wrong = [name for name, value in told.items() if not isinstance(value, _TYPES[_ANNOTATED[name]])]
         wrong += [name for name, kind in (("findings", list), ("said", dict)) if not isinstance(head[name], kind)]
-        if wrong or not all(
-            isinstance(each, str) for each in (*told["tools"], *head["findings"], *head["said"].values())
-        ):
+        texts = (*told["tools"], *head["findings"], head["said"]["final"], head["said"]["calls"])
+        if wrong or not all(isinstance(each, str) for each in texts):
             raise TypeError(wrong)
+        numbers = [each for each in told.values() if isinstance(each, int)] + [told[name] for name in _TIMES]
+        if not all(map(_is_within, numbers)) or not all(map(_is_number, told["parts"].values())):
+            raise TypeError("a number that no index can have")
         told |= {"tools": tuple(told["tools"]), "step": None}
         return TrajectoryRow(**told)
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"a frame of the archive is of no trajectory: {error!r}") from None
+
+
+def _is_within(value: float) -> bool:
+    """Whether it is no larger than SQLite's whole numbers, and so neither infinite nor NaN."""
+    return abs(value) <= MOST_WHOLE
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and _is_within(value))
 
 
 def phase_of(trajectory_id: str) -> str:

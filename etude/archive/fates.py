@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 LEDGER = Path("ledger") / "groups.jsonl"
+PIECE = 64 << 20
+"""Bytes that are read at once: a stranger's file may say that it has a terabyte."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +32,15 @@ class Fate:
 
 
 def fates(run: Path, at: int) -> tuple[list[Fate], int]:
-    """Of the lines that begin at byte `at` or later, in order; and where the next begins. Where the ledger has become
-    shorter it is another: all of it.
+    """Of the lines that begin at byte `at` or later, in order; and where the next begins, which is `at` when there are
+    no more. Where the ledger has become shorter it is another: all of it.
     """
     try:
         with (run / LEDGER).open("rb") as file:
             if os.fstat(file.fileno()).st_size < at:
                 at = 0
             file.seek(at)
-            lines, ending, _ = file.read().rpartition(b"\n")
+            lines, ending, _ = file.read(PIECE).rpartition(b"\n")
     except (FileNotFoundError, NotADirectoryError):
         return [], 0
     return list(_read(lines)), at + len(lines) + len(ending)
@@ -48,7 +50,13 @@ def _read(lines: bytes) -> Iterator[Fate]:
     for line in lines.split(b"\n"):
         try:
             yield from _fate(json.loads(line))
-        except (ValueError, KeyError, TypeError):  # damaged, or of a later version: the ledger's owner says so
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            OverflowError,
+            RecursionError,
+        ):  # damaged, or of a later version: the ledger's owner says so
             continue
 
 

@@ -120,15 +120,24 @@ def frame_at(file: BinaryIO, at: int) -> Frame:
 
 def section(file: BinaryIO, frame: Frame, name: str) -> bytes:
     """A section of a frame, unpacked; empty where it has none of that name. Raises CheckpointError for damage."""
-    place = frame.head.get("sections", {}).get(name)
-    if place is None:
+    places = frame.head.get("sections", {})
+    if not isinstance(places, dict) or (place := places.get(name)) is None:
         return b""
+    if not _is_in(place, frame.stop - frame.body):
+        raise CheckpointError(f"{file.name}: {name} of the frame at byte {frame.at} is said to lie outside of it")
     start, size = place
     data = os.pread(file.fileno(), size, frame.body + start)
     try:
         return _decompressed(data, _MOST_SECTION)
     except zstandard.ZstdError as error:
         raise CheckpointError(f"{file.name}: {name} of the frame at byte {frame.at} is damaged ({error})") from None
+
+
+def _is_in(place: Any, length: int) -> bool:
+    """Whether it is where a section begins in a body of that length, and how long it is."""
+    if not isinstance(place, list) or len(place) != 2 or not all(isinstance(each, int) for each in place):
+        return False
+    return min(place) >= 0 and sum(place) <= length
 
 
 def opened(path: Path) -> BinaryIO:

@@ -15,6 +15,7 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 
 from etude.deadlines import scaled
@@ -22,7 +23,7 @@ from etude.errors import DeadlineExceeded
 from etude.host.lock import try_hold, wait_for
 from etude.host.scratch import Scratch
 
-FORMAT = 2
+FORMAT = 3
 """Of the tables below: an index of another is made anew."""
 BUSY_S = 10.0
 """How long a statement waits for another process's, which are all short."""
@@ -92,14 +93,20 @@ class Index:
             try:
                 made = self._opened()
             except (OSError, sqlite3.OperationalError) as error:
-                if self._scratch is not None or not _is_unwritable(error):
-                    raise
-                self._use_scratch()  # a file system that is read-only whatever the rights say
+                self.leave(error)  # a file system that is full, or read-only whatever the rights say
                 made = self._opened()
             self._mine.found = made, self._inode()
             return made
 
-    def put_away(self, why: sqlite3.DatabaseError) -> None:
+    def leave(self, why: OSError | sqlite3.OperationalError) -> None:
+        """Where the file is cannot be written: the next connection makes one that is this process's alone. Raises `why`
+        where that is no help."""
+        with self._opening:
+            if self._scratch is not None or not _is_unwritable(why):
+                raise why
+            self._use_scratch()
+
+    def put_away(self, why: Exception) -> None:
         """The file is damaged: the next connection makes a new one. Raises `why` where that has not helped before."""
         self.rebuilt += 1
         if self.rebuilt > MOST_REBUILT:
@@ -177,13 +184,33 @@ def _is_of_use(made: sqlite3.Connection) -> bool:
         made.execute("PRAGMA trusted_schema = OFF")  # a run may have been copied from anywhere
         made.execute("PRAGMA journal_mode = WAL")
         made.execute("PRAGMA synchronous = NORMAL")
-        if not made.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+        if _schema_of(made) != _schema():  # what stands for a table in a stranger's may never come to an end
             return False
         return made.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == (FORMAT,)
-    except sqlite3.OperationalError:
-        raise
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        if not is_damage(error):
+            raise
         return False
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether it comes of what is in the file; else of the question, or of a disk that is busy or full. SQLite's own
+    words are no UTF-8 where they quote what is damaged."""
+    if isinstance(error, sqlite3.OperationalError):
+        return any(words in str(error) for words in ("Could not decode", "unsupported file format"))
+    return type(error) is sqlite3.DatabaseError or isinstance(error, ValueError)
+
+
+def _schema_of(made: sqlite3.Connection) -> set[tuple[str, str, str | None]]:
+    return set(made.execute("SELECT type, name, sql FROM sqlite_master"))
+
+
+@cache
+def _schema() -> set[tuple[str, str, str | None]]:
+    """Of every index of this format."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as made:
+        made.executescript(_script())
+        return _schema_of(made)
 
 
 def _script() -> str:
@@ -195,7 +222,10 @@ def _script() -> str:
 
 
 def _is_unwritable(error: OSError | sqlite3.OperationalError) -> bool:
-    return isinstance(error, OSError) or any(words in str(error) for words in ("readonly", "unable to open"))
+    return isinstance(error, OSError) or any(words in str(error) for words in _UNWRITABLE)
+
+
+_UNWRITABLE = ("readonly", "unable to open", "is full", "disk I/O error")
 
 
 def plain(text: str) -> str:

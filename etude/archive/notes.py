@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from etude.archive.fates import PIECE
 from etude.durable import append_whole, naming
 from etude.errors import ConfigError
 
@@ -53,14 +54,14 @@ def remove(directory: Path, note: str) -> None:
 
 def read(directory: Path, at: int) -> tuple[list[Note | str], int]:
     """Of the lines that begin at byte `at` or later: notes, and the ids of those that were removed; and where the next
-    line begins.
+    line begins, which is `at` when there are no more.
     """
     try:
         with (directory / NOTES).open("rb") as file:
             if os.fstat(file.fileno()).st_size < at:
                 at = 0
             file.seek(at)
-            lines, ending, _ = file.read().rpartition(b"\n")
+            lines, ending, _ = file.read(PIECE).rpartition(b"\n")
     except FileNotFoundError:
         return [], 0
     found: list[Note | str] = []
@@ -69,7 +70,7 @@ def read(directory: Path, at: int) -> tuple[list[Note | str], int]:
             told = json.loads(line)
             note = told.get("note")
             found.append(str(told["removed"]) if note is None else _note(note, told))
-        except (ValueError, KeyError, AttributeError, TypeError):  # cut when its process died, or somebody else's
+        except (ValueError, KeyError, AttributeError, TypeError, OverflowError, RecursionError):  # cut, or a stranger's
             continue
     return found, at + len(lines) + len(ending)
 

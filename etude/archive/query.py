@@ -26,6 +26,8 @@ NO_REWARD, NO_STEP = -1e300, -1
 _SAME = ("turns", "calls", "sampled_tokens", "total_tokens", "seconds", "newest_version")
 HISTOGRAMS = {**{name: name for name in _SAME}, "reward": "reward_key", "step": "step_key"}
 """Of what there are histograms, and the column."""
+MOST_WHOLE = (1 << 63) - 1
+"""No whole number of SQLite's is larger."""
 MANY = 2_000
 """Rows that are rather gone through in their order than sorted."""
 OUTCOMES = ("scored", "truncated", "infra_failed", "cheated", "quarantined")
@@ -189,8 +191,8 @@ def cursor(key: Any, seq: int) -> str:
 def _key_of(after: str) -> tuple[float, int]:
     try:
         key, seq = json.loads(base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)))
-        return float(key), int(seq)
-    except (ValueError, TypeError):
+        return float(key), _within(int(seq))
+    except (ValueError, TypeError, OverflowError, RecursionError):
         raise ConfigError(f"{after!r} is no place in a list; take what the page before gave as its next") from None
 
 
@@ -216,12 +218,19 @@ def _range(name: str, value: str) -> tuple[Any, Any]:
     low, dots, high = value.partition("..")
     number = float if name == "reward" else int
     try:
-        bounds = tuple(number(each) if each else None for each in ((low, high) if dots else (low, low)))
+        bounds = tuple(_within(number(each)) if each else None for each in ((low, high) if dots else (low, low)))
     except ValueError:
         raise ConfigError(f"{name}: {value!r} is no number and no range such as 3..10, 3.. or ..10") from None
     if bounds == (None, None):
         raise ConfigError(f"{name}: {value!r} has neither a beginning nor an end")
     return bounds[0], bounds[1]
+
+
+def _within(number: Any) -> Any:
+    """The same, if SQLite can have it. Raises ValueError."""
+    if isinstance(number, int) and abs(number) > MOST_WHOLE:
+        raise ValueError(number)
+    return number
 
 
 _READ = {

@@ -21,7 +21,7 @@ from etude.archive import notes
 from etude.archive.archived import Archived, Place
 from etude.archive.catching_up import catch_up
 from etude.archive.chunks import chunks
-from etude.archive.index import FILL_S, Index, plain
+from etude.archive.index import FILL_S, Index, is_damage, plain
 from etude.archive.notes import Note
 from etude.archive.query import MANY, Filter, cursor, histogram_sql, holding, page_sql
 from etude.archive.records import TrajectoryRow
@@ -97,7 +97,11 @@ class ArchiveReader:
             with self._index.filling(FILL_S if wait else 0.0) as connection:
                 return 0 if connection is None else catch_up(connection, self.run, self.directory, self._stopping)
 
-        return self._sound(fill)
+        try:
+            return self._sound(fill)
+        except sqlite3.OperationalError as error:
+            self._index.leave(error)
+            return self._sound(fill)
 
     def behind(self) -> int:
         """Bytes of the chunks that `refresh` has still to look at."""
@@ -116,11 +120,12 @@ class ArchiveReader:
         filter that is none.
         """
         limit = max(1, min(limit, MOST_ROWS))
-        found = self._asked(*page_sql(chosen, order, after, limit + 1, few=self._are_few(chosen)))
+        asked = page_sql(chosen, order, after, limit + 1, few=self._are_few(chosen))
+        found = self._asked(*asked, lambda each: ((each["page_key"], each["seq"]), _row(each)))
         more = len(found) > limit
         rows = found[:limit]
-        last = cursor(rows[-1]["page_key"], rows[-1]["seq"]) if more else None
-        return Page(tuple(map(_row, rows)), last)
+        last = cursor(*rows[-1][0]) if more else None
+        return Page(tuple(row for _, row in rows), last)
 
     def _are_few(self, chosen: Filter) -> bool:
         """Whether something that must hold does of few rows: then these are looked at, and nothing else."""
@@ -171,13 +176,13 @@ class ArchiveReader:
 
     def group(self, group_id: str) -> GroupRows | None:
         """Its members in their order; None where there is none of that name."""
-        rows = sorted(map(_row, self._asked("SELECT * FROM trajectories WHERE group_id = ?", [group_id])), key=_member)
+        rows = sorted(self._asked("SELECT * FROM trajectories WHERE group_id = ?", [group_id], _row), key=_member)
         return GroupRows(group_id, rows[0].task_id, tuple(rows)) if rows else None
 
     def groups(self, step: int) -> list[GroupRows]:
         """Those that a step trained on, whole: with the members that were dropped."""
         named = "SELECT DISTINCT group_id FROM trajectories WHERE step_key = ?"
-        rows = map(_row, self._asked(f"SELECT * FROM trajectories WHERE group_id IN ({named})", [step]))
+        rows = self._asked(f"SELECT * FROM trajectories WHERE group_id IN ({named})", [step], _row)
         found: dict[str, list[TrajectoryRow]] = {}
         for row in sorted(rows, key=_member):
             found.setdefault(row.group_id, []).append(row)
@@ -185,8 +190,7 @@ class ArchiveReader:
 
     def step(self, number: int) -> list[TrajectoryRow]:
         """The rows that a step trained on, by their beginning: the lanes of its workers."""
-        found = self._asked("SELECT * FROM trajectories WHERE step_key = ? ORDER BY begun_at, seq", [number])
-        return list(map(_row, found))
+        return self._asked("SELECT * FROM trajectories WHERE step_key = ? ORDER BY begun_at, seq", [number], _row)
 
     def size(self) -> tuple[int, int]:
         """Bytes of the chunks, and how many there are."""
@@ -210,9 +214,10 @@ class ArchiveReader:
         found = self._asked(
             "SELECT * FROM trajectories WHERE revision > ? ORDER BY revision LIMIT ?",
             [int(at) if known else 0, max(1, min(limit, MOST_ROWS))],
+            lambda each: (each["revision"], _row(each)),
         )
-        last = found[-1]["revision"] if found else int(at) if known else 0
-        return Changes(tuple(map(_row, found)), f"{name}.{last}", since is not None and not known)
+        last = found[-1][0] if found else int(at) if known else 0
+        return Changes(tuple(row for _, row in found), f"{name}.{last}", since is not None and not known)
 
     def _state(self) -> tuple[str, int]:
         found = {row[0]: row[1] for row in self._asked("SELECT key, value FROM meta", [])}
@@ -221,8 +226,8 @@ class ArchiveReader:
     # --- one of them --------------------------------------------------------------------------------------------------
 
     def row(self, trajectory_id: str) -> TrajectoryRow | None:
-        found = self._asked("SELECT * FROM trajectories WHERE id = ?", [trajectory_id])
-        return _row(found[0]) if found else None
+        found = self._asked("SELECT * FROM trajectories WHERE id = ?", [trajectory_id], _row)
+        return found[0] if found else None
 
     def trajectory(self, trajectory_id: str) -> Archived | None:
         """As it was kept; None where there is none of that name. Its parts are read when they are asked for."""
@@ -230,14 +235,15 @@ class ArchiveReader:
             "SELECT t.*, m.chunk AS marks_chunk, m.at AS marks_at FROM trajectories t LEFT JOIN marks m USING (id) "
             "WHERE t.id = ?",
             [trajectory_id],
+            lambda each: (each, _row(each)),
         )
         if not found:
             return None
-        row = found[0]
+        row, told = found[0]
         task = self._asked("SELECT at FROM tasks WHERE id = ? AND chunk = ?", [row["task_id"], row["chunk"]])
         marks = None if row["marks_chunk"] is None else Place(row["marks_chunk"], row["marks_at"])
         return Archived(
-            self.directory, _row(row), Place(row["chunk"], row["at"]),
+            self.directory, told, Place(row["chunk"], row["at"]),
             Place(row["chunk"], task[0]["at"]) if task else None, marks,
         )  # fmt: skip
 
@@ -259,16 +265,15 @@ class ArchiveReader:
 
     def annotations(self, trajectory_id: str) -> list[Note]:
         """The oldest first."""
-        found = self._asked("SELECT * FROM notes WHERE trajectory = ? ORDER BY at, id", [trajectory_id])
-        return [
-            Note(each["id"], each["trajectory"], json.loads(each["place"]), each["text"], each["author"], each["at"])
-            for each in found
-        ]
+        return self._asked("SELECT * FROM notes WHERE trajectory = ? ORDER BY at, id", [trajectory_id], _note)
 
     # --- below --------------------------------------------------------------------------------------------------------
 
-    def _asked(self, sql: str, values: Sequence[Any]) -> list[sqlite3.Row]:
-        return self._sound(lambda: self._select(sql, values))
+    def _asked(
+        self, sql: str, values: Sequence[Any], read: Callable[[sqlite3.Row], Any] = lambda row: row
+    ) -> list[Any]:
+        """The rows as `read` makes them: that these can be read, too, is asked of an index that is sound."""
+        return self._sound(lambda: list(map(read, self._select(sql, values))))
 
     def _select(self, sql: str, values: Sequence[Any]) -> list[sqlite3.Row]:
         asking = self._index.connection().cursor()
@@ -280,8 +285,8 @@ class ArchiveReader:
         while True:
             try:
                 return work()
-            except sqlite3.DatabaseError as error:
-                if type(error) is not sqlite3.DatabaseError:  # those below it are of the question, or of a busy disk
+            except (sqlite3.DatabaseError, ValueError) as error:
+                if not is_damage(error):
                     raise
                 self._index.put_away(error)
                 self.refresh(wait=True)
@@ -305,6 +310,11 @@ def _row(found: sqlite3.Row) -> TrajectoryRow:
         "dropped": told["dropped"] if told["step"] is None else None,
     }  # fmt: skip
     return TrajectoryRow(**told)
+
+
+def _note(found: sqlite3.Row) -> Note:
+    place = json.loads(found["place"])
+    return Note(found["id"], found["trajectory"], place, found["text"], found["author"], found["at"])
 
 
 def _member(row: TrajectoryRow) -> tuple[str, int, str]:

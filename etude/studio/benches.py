@@ -27,6 +27,8 @@ from etude.studio.runs import RESULTS, Runs
 
 _MOST_BYTES, _MOST_LISTED, _KEPT = 256 << 20, 200, 64
 _FILES = (RESULTS, "attempts.jsonl")
+_ODD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What comes of lines that are none of a benchmark's: they may be a stranger's."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,10 @@ class BenchRoutes:
             if id not in benches:
                 raise Refused("not_found", f"{name}: no result {id[:100]!r}; GET /api/bench lists those there are")
         first, second = (self._read(id, benches[id])[0] for id in (a, b))
-        found = compare(first, second)
+        try:
+            found = compare(first, second)
+        except _ODD as error:
+            raise ConfigError(f"{a} and {b} cannot be compared: {type(error).__name__}: {error}") from None
         shares = [{task: won / of for task, (won, of) in counts_of(each.attempts).items()} for each in (first, second)]
         differing = (*found["better"], *found["worse"])
         flipped = [FlippedTask(task, *(share[task] for share in shares)) for task in differing]
@@ -171,6 +176,6 @@ def _loaded(id: str, path: Path) -> tuple[Run, BenchRow]:
             id, run.name, str(path), str(named), told["tasks"], told["planned"], told["judged"], told["solved"],
             first["rate"], first["low"], first["high"], (path / RESULTS).stat().st_mtime,
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except _ODD as error:
         raise ConfigError(f"{path}: cannot be read as a benchmark's results: {type(error).__name__}: {error}") from None
     return run, row

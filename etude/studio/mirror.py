@@ -20,7 +20,7 @@ from pathlib import Path
 
 import structlog
 
-from etude.errors import CheckpointError, DeadlineExceeded, EtudeError
+from etude.errors import CheckpointError, DeadlineExceeded, EtudeError, WeightError
 from etude.host.home import default_cache
 from etude.studio.mirrored import Place
 from etude.studio.shapes import RunRow
@@ -144,6 +144,8 @@ class Mirror:
             return None
         except CheckpointError as error:
             return f"{self.address}/{prefix}{error}"
+        except WeightError as error:  # it is too long, or not ours to read: the others are there all the same
+            return str(error)
         remark = before.row.remark if before else _not_here(stored)
         row = replace(stored.row, id=_id_of(name, there), name=name, directory=there, remark=remark)
         return _Known(prefix, found[1], stored, row)
@@ -166,7 +168,7 @@ class Mirror:
                 return
             try:
                 whole = self._bring(name, order)
-            except (CheckpointError, MissingObject) as error:  # of this run alone; the next look may find it mended
+            except (CheckpointError, WeightError) as error:  # of this run alone; the next look may find it mended
                 self._say(name, str(error))
                 whole = True
             if whole:
@@ -196,21 +198,20 @@ class Mirror:
         return True
 
     def _chosen(self, stored: Stored) -> tuple[list[str], str | None]:
-        """Which files are brought, in their order: of an archive that is too large the newest chunks. An index takes
-        chunks in, so the oldest of these comes first."""
+        """Which files are brought, in their order, and what is said of the others: of an archive that is too large the
+        newest chunks, and none where there is no room for all else. An index takes chunks in, so the oldest of these
+        comes first."""
         chunks = stored.chunks()
         others = sorted(stored.files.keys() - chunks.values(), key=lambda path: stored.files[path].size)
-        room = self._most_bytes - sum(stored.files[path].size for path in others)
-        fitting: list[str] = []
-        for path in reversed(chunks.values()):
+        room, fitting, left_out = self._most_bytes, list[str](), None
+        for path in (*others, *reversed(chunks.values())):
             room -= stored.files[path].size
-            if fitting and room < 0:
+            if room < 0:
+                newest = f"of the {len(chunks)} chunks of its archive the newest {len(fitting) - len(others)} are here"
+                left_out = f"{newest if path in chunks.values() else f'{path} is too large'}: raise store_cache_gb"
                 break
             fitting.append(path)
-        left_out = (
-            f"of the {len(chunks)} chunks of its archive the newest {len(fitting)} are here: raise store_cache_gb"
-        )
-        return [*others, *reversed(fitting)], left_out if len(fitting) < len(chunks) else None
+        return [*fitting[: len(others)], *reversed(fitting[len(others) :])], left_out
 
     def _make_room(self, name: str, need: int, order: list[str]) -> bool:
         """Whether there is room for so many bytes of a run's, after others that were asked for earlier have gone."""

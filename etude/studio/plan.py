@@ -1,14 +1,14 @@
 """What `etude plan` would say of a run's own recipe, from the rates in its own files.
 
 Owns `Planner`: one plan is computed at a time, beside the event loop, and kept until the run's files change. A recipe
-that names code of its own is not planned here: to read it would be to load what a run's directory says.
+that names code of its own is not planned here: to read it would be to load what a run's directory says. Nor is one that
+would take its time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -16,14 +16,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from etude.errors import ConfigError
-from etude.studio.columns import flat
+from etude.plugins import without_paths
 from etude.studio.files import Directory
 from etude.studio.run import METRICS, Run
 from etude.studio.shapes import PlanAnswer
 
 _LAST_BYTES = 32 << 20
-_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _KEPT = 32
+_OWN_CODE = "this recipe names code of its own; run `etude plan --from` on it yourself"
+_MOST_ROLLOUTS = 1 << 16
+"""Of a step, or in flight, that are simulated: so many take a minute."""
 
 
 class Planner:
@@ -53,10 +55,6 @@ def _planned(directory: Directory) -> PlanAnswer:
     from etude.rollouts.plan.rates import rates_of
 
     recipe = directory.table("recipe.json")
-    if own := [
-        f"{key} = {value}" for key, value in flat(recipe).items() if isinstance(value, str) and _CODE.fullmatch(value)
-    ]:
-        raise ConfigError(f"{own[0]}: this recipe names code of its own; run `etude plan --from` on it yourself")
     lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for line in directory.last(METRICS, _LAST_BYTES):
         try:
@@ -65,10 +63,20 @@ def _planned(directory: Directory) -> PlanAnswer:
         except (ValueError, TypeError, KeyError, RecursionError):
             continue  # cut
     try:
-        plan = plan_of(_config_of(recipe), rates_of(lines, "this run"))
+        with without_paths(_OWN_CODE):
+            config = _config_of(recipe)
+            _check_size(config)
+            plan = plan_of(config, rates_of(lines, "this run"))
     except (TypeError, KeyError, ArithmeticError, AttributeError, ValueError) as error:
         raise ConfigError(f"this run's files cannot be planned from: {type(error).__name__}: {error}") from None
     return PlanAnswer(**plan.as_json(), said=list(lines_of(plan)))
+
+
+def _check_size(config: Any) -> None:
+    rollouts = config.rollouts
+    if (most := max(rollouts.concurrency, rollouts.groups_per_step * config.groups.size)) > _MOST_ROLLOUTS:
+        said = f"{most} rollouts of a step or in flight are not simulated here, where {_MOST_ROLLOUTS} may be"
+        raise ConfigError(f"recipe.json: {said}; run `etude plan --from` on it yourself")
 
 
 def _config_of(recipe: Mapping[str, Any]) -> Any:

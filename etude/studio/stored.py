@@ -21,6 +21,7 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from etude.errors import CheckpointError
+from etude.serving.wire import faults
 from etude.studio.run import METRICS
 from etude.studio.runs import RECIPE, SUMMARY
 from etude.studio.shapes import RunRow
@@ -38,6 +39,8 @@ _FILE = re.compile(
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """What a run may be called in a store."""
 _HASH = re.compile(r"[0-9a-f]{32}")
+_MOST_AT, _MOST_COUNT, _MOST_TEXT, _MOST_FIGURES = 1e12, 10**15, 200, 100
+"""Of a time in seconds, of a count, and of what a row says: an honest one is far from it."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +91,30 @@ def decoded(data: bytes) -> Stored:
     try:
         found = _FORM.validate_json(data)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = faults(error)[0]
         where = ".".join(map(str, first["loc"]))
         raise CheckpointError(
             f"{STORED} is of no run, or of another version of Etude: {where}: {first['msg']}"
         ) from None
     for path, file in found.files.items():
         sound = all(0 < each.bytes <= PIECE and _HASH.fullmatch(each.hash) for each in file.pieces)
+        sound = sound and 0 <= file.mtime < _MOST_AT
         if not _FILE.fullmatch(path) or not sound:
             raise CheckpointError(f"{STORED} names {path[:200]!r}, which is no file of a run's")
+    if not _is_a_runs(found.row):
+        raise CheckpointError(f"{STORED} has a row that is of no run: what it says is too long, or a number too large")
     return found
+
+
+def _is_a_runs(row: RunRow) -> bool:
+    """Name, place and remark are not looked at: who reads them from a store says these itself."""
+    times, counts = (row.started_at or 0.0, row.updated_at), (row.steps, row.version, row.bytes, row.trajectories or 0)
+    return (
+        all(0 <= each < _MOST_AT for each in times)
+        and all(0 <= each < _MOST_COUNT for each in counts)
+        and all(len(each) <= _MOST_TEXT for each in (row.recipe, *row.figures))
+        and len(row.figures) <= _MOST_FIGURES
+    )
 
 
 def hash_of(data: bytes) -> str:

@@ -15,8 +15,10 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import structlog
+
 from etude.errors import ConfigError, EtudeError
-from etude.serving.wire import dump
+from etude.serving.wire import bug, dump
 from etude.studio.archives import Archives
 from etude.studio.live import live_of
 from etude.studio.run import Run
@@ -24,6 +26,7 @@ from etude.studio.runs import Runs
 from etude.studio.shapes import RunRow
 from etude.studio.topic import AT_ONCE, LOOK_S, MakeTopic, Told, Topic
 
+_log = structlog.get_logger("studio")
 _RETRY_MS = 1000
 KNOWN = "runs, run/ID/steps, run/ID/live, run/ID/trajectories, session/ID and work"
 
@@ -153,7 +156,7 @@ def run_topics(runs: Runs, archives: Archives) -> MakeTopic:
             case ["runs"]:
                 return RunsTopic(runs, cursor)
             case ["run", id, "steps"]:
-                return StepsTopic(runs.run(id), cursor)
+                return StepsTopic(runs.run(id), _cursor_of_steps(cursor))
             case ["run", id, "live"]:
                 return LiveTopic(runs, runs.run(id))
             case ["run", id, "trajectories"]:
@@ -172,6 +175,13 @@ def topics_of(asked: Mapping[str, str | None], makers: Iterable[MakeTopic]) -> d
             raise ConfigError(f"topics: no topic {name[:100]!r}; there are {KNOWN}")
         found[name] = topic
     return found
+
+
+def _cursor_of_steps(cursor: str | None) -> str | None:
+    """The same, for what is sent back is a line of the stream."""
+    if cursor is not None and not re.fullmatch(r"[0-9]{1,15}\.[0-9a-f]{1,8}", cursor):
+        raise ConfigError(f"topics: {cursor[:40]!r} is no cursor of steps; take the last event's id")
+    return cursor
 
 
 def _cursor_of_archive(cursor: str | None) -> str | None:
@@ -193,7 +203,7 @@ async def streamed(topics: Mapping[str, Topic], stopping: asyncio.Event) -> Asyn
             for name, topic in topics.items():
                 if due.get(name, 0.0) > loop.time():
                     continue
-                told, said = await _asked(topic, name not in due)
+                told, said = await _asked(topic, name not in due, failed.get(name))
                 if said is None or said != failed.get(name):
                     for cursor, data in told:
                         yield _event(name, cursor, data)
@@ -209,12 +219,16 @@ async def streamed(topics: Mapping[str, Topic], stopping: asyncio.Event) -> Asyn
             topic.close()
 
 
-async def _asked(topic: Topic, first: bool) -> tuple[Told, str | None]:
-    """What a topic tells; where it cannot, why."""
+async def _asked(topic: Topic, first: bool, before: str | None) -> tuple[Told, str | None]:
+    """What a topic tells; where it cannot, why, which may be what it was `before`."""
     try:
         return (await topic.open() if first else await topic.new()), None
     except (EtudeError, OSError) as error:
         return [("", {"failed": str(error)[:500]})], str(error)
+    except Exception as error:  # of this topic alone: the tab's others go on
+        if bug(error) != before:
+            _log.exception("bug", topic=type(topic).__name__)
+        return [("", {"failed": bug(error)})], bug(error)
 
 
 def _event(topic: str, cursor: str, data: Mapping[str, Any]) -> bytes:

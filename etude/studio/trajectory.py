@@ -6,6 +6,7 @@ may have written it. Text is sent as it is; that it can be nothing but text is t
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ from etude.studio.archive_shapes import (
     TurnAnswer,
 )
 from etude.studio.diffs import file_of
+from etude.studio.files import shallow
 
 MOST_TURNS, MOST_TOKENS, MOST_CHARS, MOST_CALLS = 500, 10_000, 1_000_000, 200
 _ANSWER_CHARS, _LITTLE_CHARS = 500_000, 200
@@ -58,15 +60,20 @@ def answer_of(found: Archived, notes: Sequence[Note], first: int, count: int) ->
         turns=_sent(turns[first : first + count]),
         turns_total=len(turns),
         outcome=OutcomeAnswer(
-            row.outcome, row.reward, row.solved, row.parts, row.limit, str(about.get("evidence", ""))
+            row.outcome,
+            row.reward,
+            row.solved,
+            row.parts,
+            row.limit,
+            _bounded(str(about.get("evidence", "")), _TEXT_CHARS),
         ),
         findings=[_finding(str(text), turns) for text in about.get("findings", ())],
         files=[file_of(each, at < _COUNTED_FILES) for at, each in enumerate(files[:_FIRST_FILES])],
         files_total=len(files),
         verifier=_beginning(found.verifier),
         marks=None if marks is None or row.step is None else MarksAnswer(row.step, marks.trained_tokens),
-        usage=about.get("usage", {}),
-        environment=about.get("environment", {}),
+        usage=shallow(about.get("usage", {})),
+        environment=shallow(about.get("environment", {})),
         annotations=list(notes),
     )
 
@@ -76,7 +83,7 @@ def task_of(task: KeptTask | None) -> TaskAnswer | None:
         return None
     return TaskAnswer(
         task.id, _bounded(task.instruction, _TEXT_CHARS), list(task.files[:_NAMES]), task.verifier, task.split,
-        task.provenance,
+        shallow(dict(task.provenance)),
     )  # fmt: skip
 
 
@@ -88,10 +95,10 @@ def turns_of(found: Archived) -> list[TurnAnswer]:
     begun = found.row.begun_at
     segments = [(each.start, each.stop) for each in found.tokens.segments]
     turns: list[dict[str, Any]] = []
-    calls: dict[tuple[Any, Any], dict[str, Any]] = {}
+    calls: dict[tuple[str, str], dict[str, Any]] = {}
     for number, said in enumerate(found.said):
         event, data = said.event, said.event.data
-        key = (data.get("turn"), data.get("index"))
+        key = str(data.get("turn")), str(data.get("index"))
         if event.kind in ("completion", "summary"):
             turns.append(_message(number, said, begun, segments))
         elif event.kind == "tool_call" and turns:
@@ -132,25 +139,35 @@ def _message(number: int, said: Said, begun: float, segments: Sequence[tuple[int
     if said.tokens is not None and said.tokens[0] < len(segments):
         segment, start, stop = said.tokens
         place = (segment, start - segments[segment][0], stop - segments[segment][0])
-    version = data.get("version")
+    version, reasoning = data.get("version"), said.record.get("reasoning")
     return {
         "event": number, "kind": "summary" if said.event.kind == "summary" else "turn", "at": begun + said.event.at,
         "text": _bounded(shown.partition(_CALLS)[0].rstrip(), _TEXT_CHARS),
-        "thinking": _bounded(thought[1].strip(), _TEXT_CHARS) if thought else said.record.get("reasoning") or None,
-        "version": int(version) if isinstance(version, int | float) else None, "calls": [], "tokens": place,
+        "thinking": _bounded(thought[1].strip(), _TEXT_CHARS) if thought else
+        _bounded(str(reasoning), _TEXT_CHARS) if reasoning else None,
+        "version": version if isinstance(version, int) else None, "calls": [], "tokens": place,
     }  # fmt: skip
 
 
 def _call(number: int, data: Any) -> dict[str, Any]:
     arguments = data.get("arguments")
     given = arguments if isinstance(arguments, dict) else {}
-    told = {str(name): _bounded(v, _ARGUMENT_CHARS) if isinstance(v, str) else v for name, v in given.items()}
+    told = {str(name): _argument(value) for name, value in given.items()}
     raw = data.get("raw")
     return {
         "event": number, "name": str(data.get("name", "")), "arguments": told,
         "raw": _bounded(str(raw), _ARGUMENT_CHARS) if raw is not None else None, "started_at": None, "ended_at": None,
         "failed": None, "result": None,
     }  # fmt: skip
+
+
+def _argument(value: Any) -> Any:
+    """As it was given, or the beginning of its text: a model may nest lists a thousand deep, or write megabytes."""
+    if isinstance(value, dict | list):
+        value = shallow(value)
+        text = json.dumps(value)
+        return value if len(text) <= _ARGUMENT_CHARS else _bounded(text, _ARGUMENT_CHARS)
+    return _bounded(value, _ARGUMENT_CHARS) if isinstance(value, str) else value
 
 
 def line_of(turn: TurnAnswer) -> str:
@@ -256,10 +273,9 @@ def columns_of(
 
 def _marked(found: Archived, here: slice) -> dict[str, Any]:
     """What the step made of these tokens: columns over all of them, from those over the sampled ones."""
-    marks, names = found.marks, ("advantage", "trainer_logprob", "entropy")
-    if marks is None:
+    marks, names, sampled = found.marks, ("advantage", "trainer_logprob", "entropy"), found.tokens.sampled
+    if marks is None or len(marks.mask) != int(sampled.sum()):  # of another session by that name
         return dict.fromkeys((*names, "mask"))
-    sampled = found.tokens.sampled
     before = int(sampled[: here.start].sum())
     of_sampled = slice(before, before + int(sampled[here].sum()))
     columns = (marks.advantages, marks.trainer_logprobs, marks.entropies)

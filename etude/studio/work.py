@@ -33,6 +33,7 @@ from etude.product.sessions.errors import Refused, error_sentence
 from etude.product.sessions.hub import Hub
 from etude.product.sessions.stream import Tail
 from etude.records import Event
+from etude.studio.files import shallow
 from etude.studio.hunks import ChangedFile, changes_of, chosen_of
 from etude.studio.work_shapes import AgentAnswer, AskedAnswer, ChangesAnswer, ConflictAnswer, TeamAnswer, WorkAnswer
 
@@ -190,7 +191,7 @@ class Team:
     def asked(self) -> list[AskedAnswer]:
         """What its agents wait to be answered."""
         return [
-            AskedAnswer(self.id, agent.name, agent.session, each["request"], each["questions"])
+            AskedAnswer(self.id, agent.name, agent.session, each["request"], shallow(each["questions"]))
             for agent in self.agents.values() if agent.session and not self.ended
             for each in self._hub.channel(agent.session).snapshot()["questions"]
         ]  # fmt: skip

@@ -144,7 +144,31 @@ def _of_another_version(path):
     db.close()
 
 
-@pytest.mark.parametrize("spoil", [_nothing, _half, _rubbish, _empty, _holes, _of_another_version])
+def _of_another_sqlite(path):
+    _put(path, b"SQLite format 3\0", 47, b"\x09")
+
+
+def _odd_letters(path):
+    """In the words of its tables, which SQLite quotes when it cannot read them."""
+    _put(path, b"CREATE TABLE marks(", 8, b"\xff\xfe")
+
+
+def _odd_rows(path):
+    _put(path, b'{"tests": 1.0}', 2, b'"')
+
+
+def _put(path, after, at, data):
+    """Bytes in place of others, wherever they stand behind these."""
+    found = path.read_bytes()
+    assert after in found
+    place = found.index(after) + at
+    path.write_bytes(found[:place] + data + found[place + len(data) :])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [_nothing, _half, _rubbish, _empty, _holes, _of_another_version, _of_another_sqlite, _odd_letters, _odd_rows],
+)
 def test_an_index_that_is_of_no_use_is_made_anew(tmp_path, spoil):
     """While it is open, too; and an index that is older than the chunks hears of the rest."""
     with ArchiveWriter(tmp_path) as writer:
@@ -169,6 +193,28 @@ def test_an_index_that_is_of_no_use_is_made_anew(tmp_path, spoil):
             (tmp_path / "archive" / name).unlink(missing_ok=True)
         index.write_bytes(older)
         assert len(whole(tmp_path)) == 31
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_who_fills_an_index_and_ends_in_between_leaves_all_of_the_rest(tmp_path, monkeypatch, end):
+    """Of a chunk that was read to its end, too: what was not put in by then is put in by the next one."""
+    with ArchiveWriter(tmp_path) as writer:
+        for number in range(5):
+            writer.keep(kept(f"g{number}/0"))
+    with monkeypatch.context() as patched, ArchiveReader(tmp_path, fill=False) as reader:
+        if end == "stopped":
+            reader.stop()
+            reader.refresh()
+        else:
+            patched.setattr("etude.archive.catching_up.json.dumps", _dies)
+            with pytest.raises(KeyboardInterrupt):
+                reader.refresh()
+        assert reader.count() == 0 and reader.behind() > 0
+    assert len(whole(tmp_path)) == 5
+
+
+def _dies(*_):
+    raise KeyboardInterrupt
 
 
 def test_a_reader_sees_each_once_while_another_process_writes(tmp_path):
@@ -293,3 +339,22 @@ def test_a_full_disk_is_said_and_what_was_kept_stands(tmp_path):
             disk.clear()
             writer.keep(kept("g2/0"))
         assert whole(run) == ["g0/0", "g2/0"]
+
+
+def test_an_archive_on_a_full_disk_is_read_all_the_same(tmp_path):
+    """The index is then the reader's own: whether there is one already, or not yet."""
+    with mounted(tmp_path / "disk", "2m") as disk:
+        run = disk.at / "run"
+        with ArchiveWriter(run) as writer:
+            for number in range(20):
+                writer.keep(kept(f"g{number}/0", result="".join(map(str, range(5_000))), seed=number))
+            disk.fill()
+            assert len(whole(run)) == 20
+            disk.clear()
+            with ArchiveReader(run) as reader:
+                assert reader.count() == 20
+                for number in range(20, 60):
+                    writer.keep(kept(f"g{number}/0", seed=number))
+                disk.fill()
+                reader.refresh()
+                assert reader.count() == 60

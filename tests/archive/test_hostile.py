@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sqlite3
 import sys
@@ -91,6 +92,18 @@ def test_a_frame_that_would_unpack_to_too_much_is_damage(tmp_path):
     assert len(bomb) < 10_000
     with ArchiveReader(tmp_path) as reader:
         assert [row.id for row in reader.every()] == ["g0/0", "g0/1"]
+
+
+@pytest.mark.parametrize("wrong", [{"step": "9" * 20}, {"version": "-" + "9" * 30 + ".."}, {"step": "9" * 999}])
+def test_numbers_that_no_index_has_are_told_of(wrong):
+    with pytest.raises(ConfigError, match="is no number and no range"):
+        Filter.of(wrong)
+
+
+@pytest.mark.parametrize("place", [f"[1{'0' * 400},1]", "[1,Infinity]", "[1,1e300]", "[" * 30_000, "[1,NaN]"])
+def test_a_place_in_a_list_that_is_none_is_told_of(place):
+    with pytest.raises(ConfigError, match="is no place in a list"):
+        page_sql(Filter(), "-kept", base64.urlsafe_b64encode(place.encode()).decode(), 10)
 
 
 def test_a_page_is_one_walk_along_an_index(tmp_path):

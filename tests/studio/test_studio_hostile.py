@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from made_run import Studio, add_steps, archive, make_run, studio
+from made_run import Studio, add_steps, archive, kept, make_run, marks, studio
 from proofs import often
+from test_studio_archive import bench
 
+from etude.archive.writer import ArchiveWriter
 from etude.rollouts.lines import note
 from etude.studio.files import Directory
+from etude.studio.report import write_report
 from etude.studio.run import Run
 from etude.studio.runs import Runs
+from etude.studio.stream import streamed
+from etude.studio.topic import Told, Topic
 
 SECRET = "the user's own secret"
 
@@ -150,6 +157,103 @@ def test_lines_of_any_shape_make_no_bug(tmp_path: Path) -> None:
         for text in (b"\xff", b"[]", b"{", b"[" * 100_000, b'{"name": ' + b"9" * 5000 + b"}"):
             (run / name).write_bytes(text)
             Runs([run]).rows()
+
+
+def test_arguments_nested_as_deep_as_a_model_likes_are_shown(tmp_path: Path) -> None:
+    """And what is as long as a model likes is cut; a report of it is written, too."""
+    run = make_run(tmp_path / "run", 1)
+    calls = (("grep", {"deep": DEEP, "long": ["x" * 100] * 100_000}), ("grep", {"list": [DEEP] * 9}))
+    with ArchiveWriter(run) as writer:
+        writer.keep(kept("g1/0", calls=calls))
+        writer.mark(1, [marks("g1/0")])
+    with studio(tmp_path / "home", run) as served:
+        told = everything(served, served.id("run"))
+        assert [status for status, _ in told].count(200) == len(told) - 1, "all but the plan"
+        assert max(len(text) for _, text in told) < 100_000
+    asyncio.run(write_report(run, tmp_path / "report.html"))
+
+
+def test_results_that_are_none_are_told_of_beside_those_that_are(tmp_path: Path) -> None:
+    bench(tmp_path / "runs/sound", "sound", [True, False, False, None])
+    head = (tmp_path / "runs/sound/results.jsonl").read_text().partition("\n")[0]
+    odd = ["[" * 100_000, "[]", "7", "", '{"schema": 1, "name": "x"}', head + "\n[]\n{}", head + '\n{"attempt": 1e999}']
+    for number, text in enumerate(odd):
+        (tmp_path / f"runs/odd{number}").mkdir()
+        (tmp_path / f"runs/odd{number}/results.jsonl").write_text(f"{text}\n")
+    with studio(tmp_path / "home", tmp_path / "runs") as served:
+        told = served.get("/bench")
+        assert [row["name"] for row in told["runs"]] == ["sound"] and len(told["unread"]) == len(odd)
+
+
+class Ticks(Topic):
+    """Counts, and falls over at the numbers that it was given."""
+
+    every_s = 0.01
+
+    def __init__(self, falls: Sequence[int]) -> None:
+        super().__init__(None)
+        self._falls, self._at = falls, 0
+
+    async def open(self) -> Told:
+        return [("", {"opened": True})]
+
+    async def new(self) -> Told:
+        self._at += 1
+        if self._at in self._falls:
+            raise KeyError(self._at)
+        return [(str(self._at), {"tick": self._at})]
+
+
+def test_a_topic_that_falls_over_leaves_the_others_of_the_tab_alone() -> None:
+    async def told() -> str:
+        events, stopping = streamed({"sound": Ticks([]), "odd": Ticks([2, 3])}, asyncio.Event()), 0
+        text = ""
+        async with asyncio.timeout(60):
+            async for event in events:
+                text += event.decode()
+                if (stopping := stopping + 1) > 20:
+                    break
+        await events.aclose()
+        return text
+
+    text = asyncio.run(told())
+    assert text.count("a bug of the server: KeyError") == 1, "said once"
+    assert '{"tick":5}' in text.partition("a bug of the server")[2] and "id: 4\n" in text
+    assert "event: odd\nid: 4" in text, "it goes on when it can"
+
+
+@pytest.mark.parametrize("cursor", ["0.\ud800", "0.\n\nevent: runs\ndata: {}", "1." + "a" * 99, "-1.0", "x"])
+def test_a_cursor_that_is_none_is_refused(tmp_path: Path, cursor: str) -> None:
+    with studio(tmp_path / "home", make_run(tmp_path / "run", 1)) as served:
+        for topic in ("steps", "trajectories"):
+            asked = json.dumps({"topics": {f"run/{served.id('run')}/{topic}": cursor}})
+            answer = served.http.post("/api/stream", content=asked)
+            assert answer.status_code == 400 and "is no cursor" in answer.text
+
+
+def test_the_plan_of_a_recipe_loads_nothing_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it names it; nor does one that would be simulated for ever keep others waiting."""
+    run = make_run(tmp_path / "run", 12)
+    (tmp_path / "wicked").mkdir()
+    (tmp_path / "wicked/__init__.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    recipe = json.loads((run / "recipe.json").read_text())
+    changes = [
+        (recipe["harness"], "tools", ["read_file", "wicked.x:tool"], "names code of its own"),
+        (recipe["harness"], "tools", ["read_file", "lib2to3.__main__.x:it ends the process"], "names code of its own"),
+        (recipe["rollouts"], "family", "wicked:a-b", "names code of its own"),
+        (recipe["rewards"], "parts", {"wicked.x:Part": 1.0}, "names code of its own"),
+        (recipe["rollouts"], "groups_per_step", 10**9, "are not simulated here"),
+    ]
+    with studio(tmp_path / "home", run) as served:
+        for table, key, value, why in changes:
+            before, table[key] = table[key], value
+            (run / "recipe.json").write_text(json.dumps(recipe))
+            add_steps(run, [99 - len(str(value))])  # it is planned anew where there is a new step
+            said = served.get(f"/runs/{served.id('run')}/plan", 400)["error"]["message"]
+            assert why in said
+            table[key] = before
+        assert served.process.poll() is None and not (tmp_path / "loaded").exists()
 
 
 def test_names_of_any_kind(tmp_path: Path) -> None:

@@ -323,6 +323,27 @@ def test_no_more_is_kept_here_than_was_allowed(server: S3Server, tmp_path: Path)
         mirror.close()
 
 
+def test_a_file_that_one_piece_makes_a_terabyte_is_not_brought(server: S3Server, tmp_path: Path) -> None:
+    """A stranger's store costs a studio no more of its disk than was allowed; the run beside it comes all the same."""
+    for name in ("one", "two"):
+        archive(make_run(tmp_path / name, 2, name))
+        pushed(tmp_path / name, opened(server), None, False, print)
+    before = opened(server).get(f"two/{STORED}", PIECE)
+    for path in ("metrics.jsonl", "archive/chunks/000001.chunk"):
+        told = json.loads(before)
+        told["files"][path]["pieces"] *= 100_000
+        opened(server).put(f"two/{STORED}", json.dumps(told).encode())
+        mirror = Mirror(opened(server), 10_000_000, tmp_path / path.replace("/", "-"))
+        try:
+            all_here(mirror, "one")
+            two = next(row for row in mirror.rows() if row.name == "two")
+            assert mirror.wanted(two.id)
+            seen_remark(mirror, "raise store_cache_gb")
+            assert sum(mirror._place.sizes().values()) < 10_000_000
+        finally:
+            mirror.close()
+
+
 def test_a_second_studio_has_a_directory_of_its_own_and_a_third_finds_what_the_first_left(
     server: S3Server, mirror: Mirror, tmp_path: Path
 ) -> None:
@@ -351,11 +372,25 @@ def test_a_second_studio_has_a_directory_of_its_own_and_a_third_finds_what_the_f
         (lambda told: told["files"]["recipe.json"]["pieces"][0].update(bytes=1 << 40), "which is no file of a run's"),
         (lambda told: told.update(format=2), "another version of Etude: format"),
         (lambda told: told["row"].pop("steps"), "another version of Etude: row.steps"),
+        (lambda told: told["files"]["recipe.json"].update(mtime=1e300), "which is no file of a run's"),
+        (lambda told: told["files"]["recipe.json"].update(mtime=float("nan")), "which is no file of a run's"),
+        (lambda told: told["row"].update(updated_at=1e300), "a row that is of no run"),
+        (lambda told: told["row"].update(steps=10**400), "a row that is of no run"),
+        (lambda told: told["row"].update(recipe="x" * 10**6), "a row that is of no run"),
+        (lambda told: told["files"].update({f"x{at}": 1 for at in range(2000)}), "things are wrong in it"),
+        (lambda told: told.update(more=" " * 10**6), "were expected"),
     ],
 )
 def test_a_strangers_store_is_told_of_beside_what_is_sound(
-    server: S3Server, mirror: Mirror, tmp_path: Path, change: Callable[[Json], object], said: str
+    server: S3Server,
+    mirror: Mirror,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Json], object],
+    said: str,
 ) -> None:
+    if said == "were expected":  # a file that is longer than any run's
+        monkeypatch.setattr("etude.studio.mirror.MOST_STORED", 100_000)
     for name in ("one", "two"):
         pushed(make_run(tmp_path / name, 1, name), opened(server), None, False, print)
     told = json.loads(opened(server).get(f"two/{STORED}", PIECE))
@@ -364,7 +399,7 @@ def test_a_strangers_store_is_told_of_beside_what_is_sound(
     opened(server).put("weights/versions/00000000/manifest", b"of another kind")
     seen("a remark", lambda: mirror.rows() and any(said in each for each in mirror.remarks()))
     assert [row.name for row in mirror.rows()] == ["one"] and len(mirror.remarks()) == 1
-    assert f"{URL}/two/run.json" in mirror.remarks()[0]
+    assert f"two/{STORED}" in mirror.remarks()[0]
 
 
 def test_the_address_of_one_run_shows_that_run(server: S3Server, tmp_path: Path) -> None:
