@@ -23,7 +23,17 @@ from etude.archive.catching_up import catch_up
 from etude.archive.chunks import chunks
 from etude.archive.index import FILL_S, Index, plain
 from etude.archive.notes import Note
-from etude.archive.query import MANY, Filter, cursor, histogram_sql, holding, page_sql
+from etude.archive.query import (
+    MANY,
+    Condition,
+    Filter,
+    cursor,
+    far_sql,
+    histogram_sql,
+    holding,
+    sorted_sql,
+    walk_sql,
+)
 from etude.archive.records import TrajectoryRow
 from etude.archive.writer import ARCHIVE
 from etude.errors import ConfigError
@@ -116,18 +126,30 @@ class ArchiveReader:
         filter that is none.
         """
         limit = max(1, min(limit, MOST_ROWS))
-        found = self._asked(*page_sql(chosen, order, after, limit + 1, few=self._are_few(chosen)))
+        found = self._found(chosen.conditions(), order, after, limit + 1)
         more = len(found) > limit
         rows = found[:limit]
         last = cursor(rows[-1]["page_key"], rows[-1]["seq"]) if more else None
         return Page(tuple(map(_row, rows)), last)
 
-    def _are_few(self, chosen: Filter) -> bool:
-        """Whether something that must hold does of few rows: then these are looked at, and nothing else."""
-        for each in chosen.conditions():
+    def _found(self, conditions: Sequence[Condition], order: str, after: str | None, many: int) -> list[sqlite3.Row]:
+        """So many rows from a place on. Those of which something rare holds are sorted; else they are gone through in
+        their order. Where that does not lead to enough of them soon, all that hold are sorted after all.
+        """
+        sought = self._rare(conditions)
+        if sought is None:
+            far = self._asked(*far_sql(conditions, order, after))
+            found = self._asked(*walk_sql(conditions, order, after, many, *map(tuple, far)))
+            if len(found) == many or not far:
+                return found
+        return self._asked(*sorted_sql(conditions, order, after, many, sought))
+
+    def _rare(self, conditions: Sequence[Condition]) -> Condition | None:
+        """One that holds of few rows: then these are looked at, and nothing else."""
+        for each in conditions:
             if self._asked(f"SELECT count(*) FROM ({each.rows} LIMIT {MANY + 1})", each.values)[0][0] <= MANY:
-                return True
-        return False
+                return each
+        return None
 
     def every(self, chosen: Filter = _NONE, order: str = "kept") -> Iterator[TrajectoryRow]:
         """All of them, a page at a time."""
@@ -140,12 +162,14 @@ class ArchiveReader:
 
     def count(self, chosen: Filter = _NONE) -> int:
         conditions = chosen.conditions()
-        holds, values = holding(conditions, len(conditions) > 1 and not self._are_few(chosen))
-        return self._asked(f"SELECT count(*) FROM trajectories WHERE {holds}", values)[0][0]
+        sought = conditions[0] if len(conditions) == 1 else self._rare(conditions)
+        here, values = holding(conditions, sought)
+        return self._asked(f"SELECT count(*) {here}", values)[0][0]
 
     def histogram(self, chosen: Filter, field: str, bins: int = 40) -> Histogram:
         """How the values of a field are spread; rows without one are left out. Raises ConfigError for another field."""
-        column, here, values = histogram_sql(chosen.conditions(), field, not self._are_few(chosen))
+        conditions = chosen.conditions()
+        column, here, values = histogram_sql(conditions, field, self._rare(conditions))
         bins = max(1, min(bins, 1_000))
         low, high = self._asked(f"SELECT min({column}), max({column}) {here}", values)[0]
         if low is None:
