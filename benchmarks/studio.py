@@ -2,13 +2,15 @@
 
     python benchmarks/studio.py [--parts size,paint,curves,filter,open,stream,memory,cost] [--rounds 10]
 
-    size      first_js_kb_gz, all_js_kb_gz: script, gzipped, of the first page and of all
+    size      first_js_kb_gz, all_js_kb_gz: script of the first page and of all, as it is sent, gzipped
     paint     first_paint_ms: the first paint with content, in a tab that has nothing cached
     curves    curves_ms: 10,000 steps in 12 charts, from the navigation to the frame in which all are drawn;
               curves_tensorboard_ms: the same numbers in TensorBoard's page, in the same browser, by turns
-    filter    filter_ms: of 100,000 trajectories, until the first rows that a filter finds are in the page: of eleven
-              filters the slowest; filter_answered_ms is what the server takes of it
-    open      open_trajectory_ms: of 100,000 tokens, until its tokens are in the page
+    filter    filter_ms: of 100,000 trajectories, until the first rows that a filter finds are in the page: of many
+              filters the slowest; filter_answered_ms is what the server takes of it, filter_counted_ms what it takes to
+              count all that are found and to spread their rewards, which the page shows later
+    open      open_trajectory_ms: of 100,000 tokens, until its tokens are in the page; open_trajectory_first_ms: of the
+              first, with the page's code and the run's tokenizer
     stream    stream_cpu_share: of one core, what the server takes to stream the words of 8 agents at work, above what
               the agents take in it while nobody listens
     memory    memory_mb: the server's after an hour of the quickstart's events (22,320 rollouts, 504 steps) while a tab

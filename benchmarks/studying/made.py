@@ -15,6 +15,7 @@ import numpy as np
 from made_run import BEGUN, TASK, kept, make_run
 
 from etude.archive.columns import split
+from etude.archive.fates import LEDGER
 from etude.archive.records import Marks
 from etude.archive.writer import ArchiveWriter
 from etude.records import Cheated, Event, InfraFailed, Outcome, Scored, Truncated
@@ -51,6 +52,12 @@ def run_with_trajectories(run: Path, count: int) -> Path:
     """So many, kept by two processes as reward workers keep theirs; of four groups a step, two were trained on."""
     make_run(run, 0, run.name, summary=True)
     groups = math.ceil(count / _MEMBERS)
+    ledger = run / LEDGER
+    ledger.parent.mkdir(exist_ok=True)
+    with ledger.open("w") as file:
+        for group in range(1, groups + 1):
+            why = {2: "zero_variance", 3: "stale"}.get(group % 4, "ready")
+            file.write(json.dumps({"closed": group, "as": why, "members": list(range(_MEMBERS))}) + "\n")
     halves = (range(1, groups // 2 + 1), range(groups // 2 + 1, groups + 1))
     with ProcessPoolExecutor(2) as pool:
         list(pool.map(keep_groups, (run, run), halves))
@@ -83,7 +90,8 @@ def keep_one(writer: ArchiveWriter, group: int, member: int) -> str:
 def _outcome(chance: random.Random) -> Outcome:
     kind, reward = chance.random(), chance.random()
     if kind < 0.9:
-        return Scored(reward if kind < 0.5 else 0.0, {"tests": 1.0 if reward > 0.7 else reward})
+        reward = reward if kind < 0.5 else 0.0
+        return Scored(reward, {"tests": 1.0 if reward > 0.7 else reward})
     if kind < 0.97:
         return Truncated("turns", reward / 10, {"tests": 0.0})
     return Cheated("it wrote what its check reads", -1.0) if kind < 0.99 else InfraFailed("sandbox", True)

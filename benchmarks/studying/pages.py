@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 import shutil
 import time
@@ -12,6 +11,7 @@ from typing import Any
 from browser import Chromium, Tab, entrance
 from made_run import ROOT, Studio, make_run, studio
 from playwright.sync_api import Browser, Page
+from playwright.sync_api import Request as PageRequest
 from studying import film, made, peer, watch
 
 from etude.archive.reader import ArchiveReader
@@ -22,8 +22,15 @@ FILTERS = {
     "task": "task=t7", "a word in most": "text=parser", "a word in few": "text=zephyr",
     "two words": "text=parser digest", "best first": "solved=true&order=-reward",
     "worst first": "solved=true&order=reward", "left out": "dropped=stale&order=-seconds",
-    "longest of a tool": "tool=list_dir&order=-turns",
+    "longest of a tool": "tool=list_dir&order=-turns", "a version": "version=700", "an early version": "version=3",
+    "a finding": "finding=check reads", "a group": "group=g77", "of a task, longest first": "task=t7&order=-seconds",
+    "nothing": "outcome=truncated&reward=0.5..",
+    "nothing, longest first": "outcome=truncated&solved=true&order=-seconds",
+    "a word in most, best first": "text=parser&order=-reward", "a word in few, best first": "text=zephyr&order=-reward",
+    "best that was left out": "trained=false&outcome=scored&order=-reward",
+    "words, tool and outcome": "text=parser digest&tool=grep&outcome=cheated&order=-sampled_tokens",
 }  # fmt: skip
+"""Of a figure, of words, of both; much, little and nothing that fits; in the order they are kept in, and in others."""
 ROWS = """
 const before = document.querySelector('tbody, .empty');
 const ready = () => {
@@ -37,16 +44,18 @@ RUNS = "const ready = () => document.querySelector('tbody tr');"
 
 
 def sizes(browser: Browser, served: Studio) -> dict[str, float]:
-    """kB of script, gzipped: what the first page loads, and all there is."""
-    of = {f"/{path.relative_to(STATIC)}": len(gzip.compress(path.read_bytes())) for path in STATIC.rglob("*.js")}
-    loaded = set()
+    """kB of script as the server sends it, gzipped: what the first page loads, and all there is."""
+    loaded: list[PageRequest] = []
     with watch.fresh(browser) as context:
         page = context.new_page()
-        page.on("response", lambda answer: loaded.add(answer.url.removeprefix(served.url)))
+        page.on("requestfinished", lambda each: loaded.append(each))
         page.goto(entrance(served))
-        page.get_by_role("heading", name="Runs").wait_for(timeout=watch.MOST_MS)
-    first = [size for path, size in of.items() if path in loaded]
-    return {"first_js_kb_gz": round(sum(first) / 1000, 1), "all_js_kb_gz": round(sum(of.values()) / 1000, 1)}
+        page.locator("tbody tr").first.wait_for(timeout=watch.MOST_MS)
+        page.wait_for_timeout(1000)  # what it loads once it is there
+        first = [each.sizes()["responseBodySize"] for each in loaded if each.url.endswith(".js")]
+    every = [served.http.get(f"/{path.relative_to(STATIC)}") for path in STATIC.rglob("*.js")]
+    sent = [int(each.headers["content-length"]) for each in every]
+    return {"first_js_kb_gz": round(sum(first) / 1000, 1), "all_js_kb_gz": round(sum(sent) / 1000, 1)}
 
 
 def first_paint(browser: Browser, served: Studio, rounds: int) -> dict[str, Any]:
@@ -93,29 +102,39 @@ def filters(chromium: Chromium, place: Path, count: int, rounds: int) -> dict[st
         with watch.fresh(chromium.browser) as context:
             page = Tab(context, served).page
             page.set_viewport_size({"width": 1360, "height": 860})
-            shown = {name: filtered_ms(page, run, words, rounds) for name, words in FILTERS.items()}
-        answered = {name: answered_ms(served, run, words, rounds) for name, words in FILTERS.items()}
+            took = {name: filtered_ms(page, run, words, rounds) for name, words in FILTERS.items()}
+        at = f"/runs/{run}/trajectories"
+        answered = {name: answered_ms(served, [f"{at}?{words}&limit=200"], rounds) for name, words in FILTERS.items()}
+        counted = {
+            name: answered_ms(served, [f"{at}/count?{of}", f"{at}/histogram?{of}"], rounds)
+            for name, words in FILTERS.items()
+            for of in (words.partition("&order=")[0],)
+        }
+    shown = {name: watch.middle(each) for name, each in took.items()}
     return {
-        "filter_ms": max(shown.values()), "filter_shown_ms": shown, "filter_answered_ms": answered,
+        "filter_ms": max(shown.values()), "filter_most_ms": round(max(map(max, took.values())), 1),
+        "filter_shown_ms": shown, "filter_answered_ms": answered, "filter_counted_ms": counted,
         "trajectories": count, "archived_s": round(written - began, 1), "indexed_s": round(indexed - written, 1),
     }  # fmt: skip
 
 
-def filtered_ms(page: Page, run: str, words: str, rounds: int) -> float:
+def filtered_ms(page: Page, run: str, words: str, rounds: int) -> list[float]:
     found = []
     for _ in range(rounds):
         watch.gone_ms(page, f"/run/{run}/trajectories", ROWS)
         page.wait_for_timeout(300)  # what the page asks for beside the rows is answered
         found.append(watch.gone_ms(page, f"/run/{run}/trajectories?{words}", ROWS))
         page.wait_for_timeout(300)
-    return watch.middle(found)
+    return found
 
 
-def answered_ms(served: Studio, run: str, words: str, rounds: int) -> float:
+def answered_ms(served: Studio, paths: list[str], rounds: int) -> float:
+    """One after the other."""
     found = []
     for _ in range(rounds):
         began = time.perf_counter()
-        served.get(f"/runs/{run}/trajectories?{words}&limit=200")
+        for path in paths:
+            served.get(path)
         found.append(1000 * (time.perf_counter() - began))
     return watch.middle(found)
 
@@ -132,14 +151,16 @@ def long_trajectory(chromium: Chromium, place: Path, tokens: int, rounds: int) -
         at = f"/run/{served.id(run.name)}"
         page = Tab(context, served).page
         page.set_viewport_size({"width": 1360, "height": 860})
-        for turn in range(rounds + 1):
+        for _ in range(rounds + 1):
             for name, (more, ready) in kinds.items():
                 watch.gone_ms(page, f"{at}/trajectories", ROWS)
                 page.wait_for_timeout(200)
                 took = watch.gone_ms(page, f"{at}/trajectory/{id}?{more}", ready)
-                if turn:  # in the first the page's own code was loaded
-                    found[name].append(took)
+                found[name].append(took)
+    first = round(found["tokens"][0], 1)  # with the page's own code, and the tokenizer
+    found = {name: each[1:] for name, each in found.items()}
     return {
+        "open_trajectory_first_ms": first,
         "open_trajectory_ms": watch.middle(found["tokens"]), "open_trajectory_turns_ms": watch.middle(found["turns"]),
         "open_trajectory_middle_ms": watch.middle(found["middle"]), "trajectory_tokens": tokens,
     }  # fmt: skip

@@ -28,8 +28,11 @@ HISTOGRAMS = {**{name: name for name in _SAME}, "reward": "reward_key", "step": 
 """Of what there are histograms, and the column."""
 MOST_WHOLE = (1 << 63) - 1
 """No whole number of SQLite's is larger."""
-MANY = 2_000
+MANY = 5_000
 """Rows that are rather gone through in their order than sorted."""
+FAR = 2 * MANY
+"""Rows that are gone through in their order for a page. One that is not full by then looks for what is rare, or lies at
+the other end."""
 OUTCOMES = ("scored", "truncated", "infra_failed", "cheated", "quarantined")
 _WORDS = re.compile(r'"([^"]+)"|(\w+)')
 
@@ -73,7 +76,7 @@ class Filter:
     def conditions(self) -> list[Condition]:
         """What must hold, all of it."""
         given = {column: getattr(self, name) for name, column in _EQUAL.items()}
-        found = [_of_column(column, "=", value) for column, value in given.items() if value is not None]
+        found = [_of_column(column, ("=", value)) for column, value in given.items() if value is not None]
         if self.tool is not None:
             listed = "SELECT seq FROM tools WHERE name = ?"
             probe = f"EXISTS ({listed} AND tools.seq = trajectories.seq)"
@@ -82,20 +85,18 @@ class Filter:
         if asked := " AND ".join(f"({column}({searched(each)}))" for column, each in words if each is not None):
             listed = "SELECT rowid FROM said WHERE said MATCH ?"
             found.append(Condition("said", f"seq IN ({listed})", f"+seq IN ({listed})", [asked], listed))
-        for above, below, least, bounds in (
-            ("step_key", "step_key", NO_STEP, self.step),
-            ("reward_key", "reward_key", NO_REWARD, self.reward),
-            ("newest_version", "oldest_version", None, self.version),
-        ):
-            low, high = bounds or (None, None)
-            if low is not None:
-                found.append(_of_column(above, ">=", low))
-            elif high is not None and least is not None:  # what has no value is below no bound
-                found.append(_of_column(above, ">", least))
-            if high is not None:
-                found.append(_of_column(below, "<=", high))
+        for column, none, bounds in (("step_key", NO_STEP, self.step), ("reward_key", NO_REWARD, self.reward)):
+            if bounds is not None:
+                low, high = bounds
+                above = (">", none) if low is None else (">=", low)  # what has no value is below no bound
+                found.append(_of_column(column, above, *([] if high is None else [("<=", high)])))
+        least, most = self.version or (None, None)
+        if least is not None:
+            found.append(_of_column("newest_version", (">=", least)))
+        if most is not None:
+            found.append(_of_column("oldest_version", ("<=", most)))
         if self.trained is not None:
-            found.append(_of_column("step_key", ">" if self.trained else "=", NO_STEP))
+            found.append(_of_column("step_key", (">" if self.trained else "=", NO_STEP)))
         return found
 
 
@@ -114,26 +115,30 @@ class Condition:
     """A query for the rows that it holds of."""
 
 
-def _of_column(column: str, than: str, value: Any) -> Condition:
-    holds = f"{column} {than} ?"
-    return Condition(column, holds, f"+{holds}", [value], f"SELECT 1 FROM trajectories WHERE {holds}")
+def _of_column(column: str, *compared: tuple[str, Any]) -> Condition:
+    """Everything that it is compared with must hold."""
+    holds, values = [f"{column} {than} ?" for than, _ in compared], [value for _, value in compared]
+    seek, probe = " AND ".join(holds), " AND ".join(f"+{each}" for each in holds)
+    return Condition(column, seek, probe, values, f"SELECT 1 FROM trajectories WHERE {seek}")
 
 
-def holding(conditions: Sequence[Condition], probed: bool = False) -> tuple[str, list[Any]]:
-    """All of them, and their values. If `probed`, all rows are looked at, in the index that has all figures."""
-    values = [value for each in conditions for value in each.values]
-    return " AND ".join(each.probe if probed else each.seek for each in conditions) or "1", values
+def holding(conditions: Sequence[Condition], sought: Condition | None) -> tuple[str, list[Any]]:
+    """From where, and what must hold there, with its values. What is `sought` is found by an index of its own, and its
+    rows are asked for the rest. Without it all rows are looked at, in the index that has all figures.
+    """
+    table = "trajectories INDEXED BY figures" if conditions and sought is None else "trajectories"
+    said = " AND ".join(each.seek if each is sought else each.probe for each in conditions) or "1"
+    return f"FROM {table} WHERE {said}", [value for each in conditions for value in each.values]
 
 
-def histogram_sql(conditions: Sequence[Condition], field: str, probed: bool) -> tuple[str, str, list[Any]]:
+def histogram_sql(conditions: Sequence[Condition], field: str, sought: Condition | None) -> tuple[str, str, list[Any]]:
     """The column, and where to look for its values. Raises ConfigError for a field of which there is none."""
     if field not in HISTOGRAMS:
         raise ConfigError(f"{field}: no histogram of it; there are {', '.join(HISTOGRAMS)}")
     column, none = HISTOGRAMS[field], {"reward": NO_REWARD, "step": NO_STEP}.get(field)
-    there = f"{column} IS NOT NULL" if none is None else f"+{column} > {none}"
-    holds, values = holding(conditions, probed)
-    table = "trajectories INDEXED BY figures" if probed else "trajectories"
-    return column, f"FROM {table} WHERE {holds} AND {there}", values
+    there = f"+{column} IS NOT NULL" if none is None else f"+{column} > {none}"
+    here, values = holding(conditions, sought)
+    return column, f"{here} AND {there}", values
 
 
 def searched(words: str) -> str:
@@ -149,31 +154,69 @@ def searched(words: str) -> str:
     return " AND ".join(terms)
 
 
-def page_sql(chosen: Filter, order: str, after: str | None, limit: int, few: bool = False) -> tuple[str, list[Any]]:
-    """The rows of a page, each with the key that the next page goes on after as its first column. With `few` they are
-    found by the filter, and sorted: there are not many. Else they are gone through in their order, until the page is
-    full.
+def walk_sql(
+    conditions: Sequence[Condition], order: str, after: str | None, limit: int, until: Sequence[Any] = ()
+) -> tuple[str, list[Any]]:
+    """The rows of a page, each with the key that the next page goes on after as its first column: gone through in their
+    order, until the page is full, or as far as the keys `until`.
     """
     column, falls = column_of(order)
-    way, than = ("DESC", "<") if falls else ("ASC", ">")
     table, key, said, values = "trajectories", column, [], []
-    for each in chosen.conditions():
-        if each.of == "said" and column == "seq" and not few:  # full text is in this order itself
+    for each in conditions:
+        if each.of == "said" and column == "seq":  # full text is in this order itself
             table, key = "said CROSS JOIN trajectories ON trajectories.seq = said.rowid", "said.rowid"
             said.append("said MATCH ?")
         else:
-            said.append(each.seek if few or each.of == column else each.probe)
+            said.append(each.seek if each.of == column else each.probe)
         values += each.values
-    if after is not None:
-        last, seq = _key_of(after)
-        said.append(f"{key} {than} ?" if column == "seq" else f"({column}, seq) {than} (?, ?)")
-        values += [seq] if column == "seq" else [last, seq]
-    by = f"{key} {way}" if column == "seq" else f"{column} {way}, seq {way}"
+    for than, keys in ((">", _keys_of(after)), ("<=", until)):
+        if keys:
+            beyond, of_keys = _beyond(key, than, falls, keys)
+            said, values = [*said, beyond], [*values, *of_keys]
     holds = " AND ".join(said) or "1"
-    return f"SELECT {key} AS page_key, trajectories.* FROM {table} WHERE {holds} ORDER BY {by} LIMIT ?", [
-        *values,
-        limit,
-    ]
+    sql = f"SELECT {key} AS page_key, trajectories.* FROM {table} WHERE {holds} ORDER BY {_by(key, falls)} LIMIT ?"
+    return sql, [*values, limit]
+
+
+def far_sql(conditions: Sequence[Condition], order: str, after: str | None) -> tuple[str, list[Any]]:
+    """The keys of the row that is `FAR` behind the beginning of a page: none where there are not so many."""
+    column, falls = column_of(order)
+    own = [each for each in conditions if each.of == column]
+    said, values = [each.seek for each in own], [value for each in own for value in each.values]
+    if keys := _keys_of(after):
+        beyond, of_keys = _beyond(column, ">", falls, keys)
+        said, values = [*said, beyond], [*values, *of_keys]
+    holds = " AND ".join(said) or "1"
+    sql = f"SELECT {column} AS page_key, seq FROM trajectories WHERE {holds} ORDER BY {_by(column, falls)}"
+    return f"{sql} LIMIT 1 OFFSET {FAR}", values
+
+
+def sorted_sql(
+    conditions: Sequence[Condition], order: str, after: str | None, limit: int, sought: Condition | None
+) -> tuple[str, list[Any]]:
+    """The rows of a page as `walk_sql` has them: all that hold are found as in `holding`, and sorted."""
+    column, falls = column_of(order)
+    here, values = holding(conditions, sought)
+    if keys := _keys_of(after):
+        beyond, of_keys = _beyond(f"+{column}", ">", falls, keys)
+        here, values = f"{here} AND {beyond}", [*values, *of_keys]
+    found = f"SELECT seq AS found {here} ORDER BY {_by(f'+{column}', falls)} LIMIT ?"
+    rows = f"({found}) CROSS JOIN trajectories ON trajectories.seq = found ORDER BY {_by(f'+{column}', falls)}"
+    return f"SELECT {column} AS page_key, trajectories.* FROM {rows}", [*values, limit]
+
+
+def _by(column: str, falls: bool) -> str:
+    way = "DESC" if falls else "ASC"
+    return f"{column} {way}" if column.endswith(("seq", "rowid")) else f"{column} {way}, seq {way}"
+
+
+def _beyond(column: str, than: str, falls: bool, keys: Sequence[Any]) -> tuple[str, list[Any]]:
+    """What holds of the rows behind a row of these keys (">"), or up to it ("<=")."""
+    than = than.translate({ord(">"): "<", ord("<"): ">"}) if falls else than
+    last, seq = keys
+    if column.endswith(("seq", "rowid")):
+        return f"{column} {than} ?", [seq]
+    return f"({column}, seq) {than} (?, ?)", [last, seq]
 
 
 def column_of(order: str) -> tuple[str, bool]:
@@ -188,7 +231,10 @@ def cursor(key: Any, seq: int) -> str:
     return base64.urlsafe_b64encode(json.dumps([key, seq]).encode()).decode().rstrip("=")
 
 
-def _key_of(after: str) -> tuple[float, int]:
+def _keys_of(after: str | None) -> tuple[float, int] | tuple[()]:
+    """What a page's cursor holds; nothing before the first."""
+    if after is None:
+        return ()
     try:
         key, seq = json.loads(base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)))
         return float(key), _within(int(seq))

@@ -23,13 +23,25 @@ from etude.archive.catching_up import catch_up
 from etude.archive.chunks import chunks
 from etude.archive.index import FILL_S, Index, is_damage, plain
 from etude.archive.notes import Note
-from etude.archive.query import MANY, Filter, cursor, histogram_sql, holding, page_sql
+from etude.archive.query import (
+    MANY,
+    Condition,
+    Filter,
+    cursor,
+    far_sql,
+    histogram_sql,
+    holding,
+    sorted_sql,
+    walk_sql,
+)
 from etude.archive.records import TrajectoryRow
 from etude.archive.writer import ARCHIVE
 from etude.errors import ConfigError
 
 MOST_ROWS = 1_000
 T = TypeVar("T")
+Keyed = tuple[tuple[Any, int], TrajectoryRow]
+"""A row, and the place of its page that it is at."""
 _NONE = Filter()
 _COLUMNS = tuple(TrajectoryRow.__dataclass_fields__)
 
@@ -120,19 +132,30 @@ class ArchiveReader:
         filter that is none.
         """
         limit = max(1, min(limit, MOST_ROWS))
-        asked = page_sql(chosen, order, after, limit + 1, few=self._are_few(chosen))
-        found = self._asked(*asked, lambda each: ((each["page_key"], each["seq"]), _row(each)))
+        found = self._found(chosen.conditions(), order, after, limit + 1)
         more = len(found) > limit
         rows = found[:limit]
         last = cursor(*rows[-1][0]) if more else None
         return Page(tuple(row for _, row in rows), last)
 
-    def _are_few(self, chosen: Filter) -> bool:
-        """Whether something that must hold does of few rows: then these are looked at, and nothing else."""
-        for each in chosen.conditions():
+    def _found(self, conditions: Sequence[Condition], order: str, after: str | None, many: int) -> list[Keyed]:
+        """So many rows from a place on. Those of which something rare holds are sorted; else they are gone through in
+        their order. Where that does not lead to enough of them soon, all that hold are sorted after all.
+        """
+        sought = self._rare(conditions)
+        if sought is None:
+            far = self._asked(*far_sql(conditions, order, after))
+            found = self._asked(*walk_sql(conditions, order, after, many, *map(tuple, far)), _keyed)
+            if len(found) == many or not far:
+                return found
+        return self._asked(*sorted_sql(conditions, order, after, many, sought), _keyed)
+
+    def _rare(self, conditions: Sequence[Condition]) -> Condition | None:
+        """One that holds of few rows: then these are looked at, and nothing else."""
+        for each in conditions:
             if self._asked(f"SELECT count(*) FROM ({each.rows} LIMIT {MANY + 1})", each.values)[0][0] <= MANY:
-                return True
-        return False
+                return each
+        return None
 
     def every(self, chosen: Filter = _NONE, order: str = "kept") -> Iterator[TrajectoryRow]:
         """All of them, a page at a time."""
@@ -145,12 +168,14 @@ class ArchiveReader:
 
     def count(self, chosen: Filter = _NONE) -> int:
         conditions = chosen.conditions()
-        holds, values = holding(conditions, len(conditions) > 1 and not self._are_few(chosen))
-        return self._asked(f"SELECT count(*) FROM trajectories WHERE {holds}", values)[0][0]
+        sought = conditions[0] if len(conditions) == 1 else self._rare(conditions)
+        here, values = holding(conditions, sought)
+        return self._asked(f"SELECT count(*) {here}", values)[0][0]
 
     def histogram(self, chosen: Filter, field: str, bins: int = 40) -> Histogram:
         """How the values of a field are spread; rows without one are left out. Raises ConfigError for another field."""
-        column, here, values = histogram_sql(chosen.conditions(), field, not self._are_few(chosen))
+        conditions = chosen.conditions()
+        column, here, values = histogram_sql(conditions, field, self._rare(conditions))
         bins = max(1, min(bins, 1_000))
         low, high = self._asked(f"SELECT min({column}), max({column}) {here}", values)[0]
         if low is None:
@@ -301,6 +326,10 @@ class ArchiveReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _keyed(found: sqlite3.Row) -> Keyed:
+    return (found["page_key"], found["seq"]), _row(found)
 
 
 def _row(found: sqlite3.Row) -> TrajectoryRow:

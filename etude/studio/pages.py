@@ -7,6 +7,7 @@ another's: they ask below /api.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import mimetypes
 from pathlib import Path
@@ -61,6 +62,7 @@ class Pages:
     def __init__(self, directory: Path = STATIC) -> None:
         files = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
         self._files = {name: (path.read_bytes(), _type_of(name)) for name, path in files.items()}
+        self._packed = {name: gzip.compress(data, mtime=0) for name, (data, _) in self._files.items()}
 
     @property
     def are_built(self) -> bool:
@@ -79,8 +81,10 @@ class Pages:
         if name not in self._files:
             raise Denied("no_route", f"GET /{name[:200]}: no such page; / is where they begin")
         data, media = self._files[name]
-        tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-        told = {"Cache-Control": _KEPT if name.startswith("assets/") else "no-cache", "ETag": tag}
+        told = {"Cache-Control": _KEPT if name.startswith("assets/") else "no-cache", "Vary": "Accept-Encoding"}
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            data, told["Content-Encoding"] = self._packed[name], "gzip"
+        told["ETag"] = tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=told)
         return Response(data, headers=told, media_type=media)

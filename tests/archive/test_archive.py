@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from archive_samples import SAMPLED, TOTAL, kept, log, marks
+from archive_samples import SAMPLED, TASK, TOTAL, kept, log, marks
 
 from etude.archive.query import Filter
 from etude.archive.reader import ArchiveReader
@@ -96,3 +99,91 @@ def test_pages_go_on_where_the_last_one_ended(tmp_path):
         for wrong in ({"order": "colour"}, {"after": "rubbish"}):
             with pytest.raises(ConfigError):
                 reader.trajectories(**wrong)
+
+
+ASKED = (
+    {}, {"outcome": "scored"}, {"outcome": "truncated", "reward": "0.5.."}, {"solved": "true"}, {"solved": "false"},
+    {"reward": "..0.5", "trained": "true"}, {"step": "2..4"}, {"version": "3"}, {"version": "2..4", "tool": "grep"},
+    {"text": "parser"}, {"text": "parser", "solved": "true"}, {"text": "zephyr"}, {"task": "t3", "outcome": "scored"},
+    {"tool": "grep", "step": "3.."}, {"finding": "cheat"}, {"group": "g7", "reward": "0.2..0.9"}, {"trained": "false"},
+)  # fmt: skip
+ORDER_OF = {
+    "kept": lambda row, at: at, "reward": lambda row, at: (-1e300 if row.reward is None else row.reward, at),
+    "step": lambda row, at: (-1 if row.step is None else row.step, at), "seconds": lambda row, at: (row.seconds, at),
+    "ended_at": lambda row, at: (row.ended_at, at), "turns": lambda row, at: (row.turns, at),
+}  # fmt: skip
+
+
+def many(run):
+    """Two hundred trajectories of all kinds, whose rewards, lengths and versions are each shared by several."""
+    drawn = np.random.default_rng(7)
+    with ArchiveWriter(run) as writer:
+        for group in range(25):
+            for member in range(8):
+                reward, kind = round(float(drawn.random()), 1), drawn.random()
+                outcome = Truncated("turns", reward / 9, {"tests": 0.0}) if kind < 0.2 else None
+                outcome = Cheated("a cheat", -1.0) if kind > 0.9 else outcome
+                calls = [(("grep", "read_file")[int(drawn.integers(2))], {"path": "dates.py"})]
+                said = "the parser" + " zephyr" * (group == 3) if drawn.random() < 0.7 else "an index"
+                task, seconds = replace(TASK, id=f"t{group % 5}", instruction="Mend it."), float(drawn.integers(1, 5))
+                more = {"usage": {"turns": int(drawn.integers(1, 4))}, "at": 1000.0 + float(drawn.integers(50))}
+                writer.keep(
+                    kept(f"g{group}/{member}", reward, outcome, task, seconds=seconds, calls=calls, last=said,
+                         version=group // 4, **more)
+                )  # fmt: skip
+            if group % 2:
+                writer.mark(group // 4, [marks(f"g{group}/{member}") for member in range(8)])
+
+
+def holds(row, chosen):
+    """What a filter says of a row, but for words."""
+    low, high = chosen.version or (None, None)
+    of_row = {"outcome": row.outcome, "task": row.task_id, "group": row.group_id, "solved": row.solved}
+    if any(getattr(chosen, name) not in (None, value) for name, value in of_row.items()):
+        return False
+    if chosen.trained is not None and chosen.trained != (row.step is not None):
+        return False
+    for bounds, value in ((chosen.step, row.step), (chosen.reward, row.reward)):
+        if bounds and (value is None or not (bounds[0] is None or value >= bounds[0])):
+            return False
+        if bounds and bounds[1] is not None and value > bounds[1]:
+            return False
+    return (
+        (low is None or row.newest_version >= low) and (high is None or row.oldest_version <= high)
+        and (chosen.tool is None or chosen.tool in row.tools)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("few", "far"), [(5_000, 10_000), (0, 10_000), (0, 7), (12, 7), (0, 0)])
+def test_each_way_of_finding_a_page_finds_the_same(tmp_path, monkeypatch, few, far):
+    """By what is rare, in their order, and through the figures: all that hold, once, whatever the pages' length."""
+    monkeypatch.setattr("etude.archive.reader.MANY", few)
+    monkeypatch.setattr("etude.archive.query.FAR", far)
+    many(tmp_path)
+    with ArchiveReader(tmp_path) as reader:
+        rows = list(reader.every())
+        said = {row.id: reader.trajectory(row.id) for row in rows}
+        for asked in ASKED:
+            chosen = Filter.of(asked)
+            found = [(row, at) for at, row in enumerate(rows) if holds(row, chosen)]
+            for words in (chosen.text, chosen.finding):
+                found = [each for each in found if words is None or words in str(said[each[0].id].log()) + str(
+                    said[each[0].id].about["findings"])]  # fmt: skip
+            assert reader.count(chosen) == len(found), asked
+            assert sum(reader.histogram(chosen, "reward", 7).counts) == sum(
+                each.reward is not None for each, _ in found
+            )
+            for order, key in ORDER_OF.items():
+                for falls in (False, True):
+                    expected = [row.id for row, at in sorted(found, key=lambda each: key(*each), reverse=falls)]
+                    told = pages(reader, chosen, f"-{order}" if falls else order)
+                    assert told == expected, (asked, order, falls)
+
+
+def pages(reader, chosen, order):
+    found, after, lengths = [], None, itertools.cycle((3, 40, 1))
+    while True:
+        page = reader.trajectories(chosen, order, after, next(lengths))
+        found += [row.id for row in page.rows]
+        if (after := page.next) is None:
+            return found

@@ -16,7 +16,17 @@ from etude.archive.export import export
 from etude.archive.fates import LEDGER
 from etude.archive.frames import Kind, encoded
 from etude.archive.index import Index
-from etude.archive.query import HISTOGRAMS, ORDERS, Filter, cursor, histogram_sql, holding, page_sql
+from etude.archive.query import (
+    HISTOGRAMS,
+    ORDERS,
+    Filter,
+    cursor,
+    far_sql,
+    histogram_sql,
+    holding,
+    sorted_sql,
+    walk_sql,
+)
 from etude.archive.reader import ArchiveReader
 from etude.archive.records import FileChange, KeptTask
 from etude.archive.writer import ArchiveWriter
@@ -103,55 +113,81 @@ def test_numbers_that_no_index_has_are_told_of(wrong):
 @pytest.mark.parametrize("place", [f"[1{'0' * 400},1]", "[1,Infinity]", "[1,1e300]", "[" * 30_000, "[1,NaN]"])
 def test_a_place_in_a_list_that_is_none_is_told_of(place):
     with pytest.raises(ConfigError, match="is no place in a list"):
-        page_sql(Filter(), "-kept", base64.urlsafe_b64encode(place.encode()).decode(), 10)
+        far_sql((), "-kept", base64.urlsafe_b64encode(place.encode()).decode())
 
 
-def test_a_page_is_one_walk_along_an_index(tmp_path):
-    """Whatever is ordered by, and wherever it begins: nothing is sorted, and the table is not read from its start."""
+@pytest.fixture
+def plan(tmp_path):
+    """How SQLite goes about a question of an index."""
     with ArchiveWriter(tmp_path) as writer:
         writer.keep(kept())
     with ArchiveReader(tmp_path):
         pass
     index = Index(tmp_path / "archive")
-    try:
+    yield lambda sql, values: [row[3] for row in index.connection().execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+    index.close()
 
-        def plan(sql, values):
-            return [row[3] for row in index.connection().execute(f"EXPLAIN QUERY PLAN {sql}", values)]
 
-        for name, column in ORDERS.items():
-            for order in (name, f"-{name}"):
-                for after in (None, cursor(0.5, 3)):
-                    [step] = plan(*page_sql(Filter(), order, after, 50))
-                    assert f"USING INDEX by_{column}" in step or column == "seq", step
-                    assert "SEARCH" in step or after is None, step
-        for chosen in (Filter(task="a"), Filter(outcome="scored", phase="training", solved=True), Filter(tool="a")):
-            for order in ("kept", "-reward"):
-                steps = plan(*page_sql(chosen, order, cursor(0, 99), 50))
-                assert steps[0].startswith("SEARCH trajectories USING IN"), steps
-                assert not any("TEMP B-TREE" in step for step in steps), steps
-        [walk, *_] = plan(*page_sql(Filter(text="a"), "-kept", cursor(0, 99), 50))
-        assert walk.startswith("SCAN said VIRTUAL TABLE INDEX"), walk
-        for given, used in {"task": "task_id", "group": "group_id", "outcome": "outcome", "phase": "phase"}.items():
-            chosen = Filter(**{given: "scored"})
-            [step, _] = plan(*page_sql(chosen, "-reward", None, 50, few=True))
-            assert step.startswith(f"SEARCH trajectories USING INDEX by_{used}"), step
-            holds, values = holding(chosen.conditions())
-            [step] = plan(f"SELECT count(*) FROM trajectories WHERE {holds}", values)
-            assert "USING COVERING INDEX" in step and step.startswith("SEARCH"), step
-        for change in (
-            "DELETE FROM tools WHERE seq = 1", "DELETE FROM fates WHERE group_id = 'g'",
-            "UPDATE trajectories SET dropped = 'x' WHERE dropped IS NOT NULL AND "
-            "id IN (SELECT id FROM fates WHERE group_id = 'g')",
-            "SELECT id FROM marks WHERE chunk = 3", "SELECT * FROM notes WHERE trajectory = 'a'",
-        ):  # fmt: skip
-            assert not any(step.startswith("SCAN") for step in plan(change, [])), change
-        for field in HISTOGRAMS:
-            chosen = Filter(outcome="scored", reward=(0.1, None), version=(2, 5), trained=True, task="t")
-            column, here, values = histogram_sql(chosen.conditions(), field, probed=True)
-            [step] = plan(f"SELECT min({column}), max({column}), sum(solved) {here}", values)
-            assert "USING COVERING INDEX figures" in step, step
-    finally:
-        index.close()
+def test_a_page_is_one_walk_along_an_index(plan):
+    """Whatever is ordered by, and wherever it begins: nothing is sorted, and the table is not read from its start."""
+    for name, column in ORDERS.items():
+        for order in (name, f"-{name}"):
+            for after in (None, cursor(0.5, 3)):
+                for sql, values in (walk_sql([], order, after, 50, (0.7, 9)), far_sql([], order, after)):
+                    [step] = plan(sql, values)
+                    assert f"INDEX by_{column}" in step or column == "seq", step
+                    assert "SEARCH" in step or (after is None and "OFFSET" in sql), step
+    for chosen in (Filter(task="a"), Filter(outcome="scored", phase="training", solved=True), Filter(tool="a")):
+        for order in ("kept", "-reward"):
+            steps = plan(*walk_sql(chosen.conditions(), order, cursor(0, 99), 50))
+            assert steps[0].startswith("SEARCH trajectories USING IN"), steps
+            assert not any("TEMP B-TREE" in step for step in steps), steps
+    [walk, *_] = plan(*walk_sql(Filter(text="a").conditions(), "-kept", cursor(0, 99), 50))
+    assert walk.startswith("SCAN said VIRTUAL TABLE INDEX"), walk
+
+
+SEEN = Filter(outcome="scored", reward=(0.1, None), version=(2, 5), trained=True, task="t", tool="a", text="b")
+
+
+def test_what_is_rare_is_sought_by_its_own_index_and_all_else_is_asked_of_its_rows(plan):
+    for chosen in (SEEN, Filter(step=(3, 9), group="g", dropped="stale", solved=True, phase="base")):
+        conditions = chosen.conditions()
+        for each in conditions:
+            steps = plan(*sorted_sql(conditions, "-seconds", cursor(0, 99), 50, each))
+            first = next(step for step in steps if step.startswith(("SEARCH", "SCAN trajectories")))
+            known = {"tool": "INTEGER PRIMARY KEY", "said": "INTEGER PRIMARY KEY", "outcome": "INDEX figures (outcome="}
+            used = known.get(each.of, f"INDEX by_{each.of} ")  # the figures are by outcome first
+            assert first.startswith("SEARCH trajectories USING") and used in first, steps
+            [step] = [step for step in plan(f"SELECT 1 {each.rows[9:]}", each.values) if "LIST" not in step]
+            assert step.startswith("SEARCH") or each.of == "said", step
+        [alone] = Filter(task="t").conditions()
+        here, values = holding([alone], alone)
+        [step] = plan(f"SELECT count(*) {here}", values)
+        assert "USING COVERING INDEX" in step and step.startswith("SEARCH"), step
+
+
+def test_where_nothing_is_rare_the_figures_alone_are_read(plan):
+    """And of the table the rows of one page."""
+    conditions = SEEN.conditions()
+    for name in ORDERS:
+        steps = plan(*sorted_sql(conditions, f"-{name}", cursor(0, 99), 50, None))
+        of_rows = [step for step in steps if " trajectories" in step]
+        assert "USING COVERING INDEX figures" in of_rows[0], steps
+        assert of_rows[1:] == ["SEARCH trajectories USING INTEGER PRIMARY KEY (rowid=?)"], steps
+    for field in HISTOGRAMS:
+        column, here, values = histogram_sql(conditions, field, None)
+        [step, *_] = plan(f"SELECT min({column}), max({column}), sum(solved) {here}", values)
+        assert "USING COVERING INDEX figures" in step, step
+
+
+def test_a_change_reads_no_table_from_its_start(plan):
+    for change in (
+        "DELETE FROM tools WHERE seq = 1", "DELETE FROM fates WHERE group_id = 'g'",
+        "UPDATE trajectories SET dropped = 'x' WHERE dropped IS NOT NULL AND "
+        "id IN (SELECT id FROM fates WHERE group_id = 'g')",
+        "SELECT id FROM marks WHERE chunk = 3", "SELECT * FROM notes WHERE trajectory = 'a'",
+    ):  # fmt: skip
+        assert not any(step.startswith("SCAN") for step in plan(change, [])), change
 
 
 def test_the_ledger_says_why_one_was_not_trained_on(tmp_path):

@@ -1,16 +1,16 @@
 """Every page in a real browser, over what the writers of a run have written: seen, by keyboard, by axe, unharmed."""
 
-import gzip
 import json
 import re
 
 import pytest
 from browser import DEADLINE_MS, Tab, entrance
 from hostile import TOKENS
-from made_run import ROOT, add_steps, make_run, studio
+from made_run import ROOT, add_steps, make_run, step_line, studio
 from playwright.sync_api import expect
 
 from etude.archive.contents import VERIFIER_CHARS
+from etude.rollouts.lines import note
 
 RULES = "{resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']}"
 
@@ -72,42 +72,50 @@ OF_WORK = {"work", "review", "session", "sessions"}
 """Pages that test_pages_work.py looks at in the same way, as agents must be at work in them."""
 
 
+THERE = set(re.findall(r"^  (\w+): \(\) => import\(", (ROOT / "web/src/pages.ts").read_text(), re.MULTILINE))
+"""Every page but the first."""
+
+
 def test_no_page_is_left_out(shown):
-    there = set(re.findall(r"^  (\w+): \(\) => import\(", (ROOT / "web/src/pages.ts").read_text(), re.MULTILINE))
     looked_at = {re.sub(r"^/run/[^/?]+$", "live", address.partition("?")[0]) for address in pages(shown)}
     kinds = {each.removeprefix("/").partition("/")[2].partition("/")[2].partition("/")[0] or each for each in looked_at}
-    assert len(there) > 10 and there - kinds - OF_WORK - {each.removeprefix("/") for each in kinds} == set()
+    assert len(THERE) > 10 and THERE - kinds - OF_WORK - {each.removeprefix("/") for each in kinds} == set()
 
 
-REACHABLE = """
-(() => {
-  const kinds = 'a[href], button, input, select, textarea, summary, [tabindex="0"]';
-  const open = (each) => !each.disabled && each.tabIndex >= 0 && each.checkVisibility({ visibilityProperty: true });
-  const one = (each) => each.type !== 'radio' || each.checked; // arrows lead to the others of its group
-  window.wanted = [...document.querySelectorAll(kinds)].filter((each) => open(each) && one(each));
-  window.reached = new Set();
-  document.addEventListener('focusin', (event) => window.reached.add(event.target));
-  document.activeElement.blur();
-  return window.wanted.length;
-})()
-"""
-MISSED = "window.wanted.filter((each) => each.isConnected && !window.reached.has(each)).map((each) => each.outerHTML)"
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_has_its_picture_in_the_docs(scheme):
+    """Made by tools/screenshots.py; of a page of several parts, of one of them at least."""
+    pictures = {path.name for path in (ROOT / "docs/studio").iterdir()}
+    seen = {name for name in pictures if name.endswith(f"-{scheme}.webp")}
+    lacking = [
+        name
+        for name in {"runs", *THERE}
+        if not any(re.fullmatch(rf"{name}-(\w+-)?{scheme}.webp", each) for each in seen)
+    ]
+    assert lacking == []
 
 
-def test_every_control_of_every_page_is_reached_by_tab(tab, shown):
+def test_every_control_of_every_page_is_reached_without_a_mouse(tab, shown):
     missed = {}
     for address in pages(shown):
         tab.go(address)
-        presses, found = tab.in_page(REACHABLE) + 3, None
-        for _ in range(2):  # a page that takes the focus itself, when it is there, begins anew
-            if found != []:
-                for _ in range(presses):
-                    tab.page.keyboard.press("Tab")
-                found = tab.in_page(MISSED)
-        if found:
-            missed[address] = [each[:200] for each in found]
+        if found := tab.out_of_reach():
+            missed[address] = found
     assert missed == {}, json.dumps(missed, indent=1)
     tab.faults[:] = [fault for fault in tab.faults if "400" not in fault]  # the plan of a run that has played nothing
+
+
+def test_what_answers_to_a_mouse_alone_would_be_found(tab):
+    tab.go("/runs")
+    tab.in_page(
+        """() => {
+        const made = document.createElement('span');
+        made.textContent = 'press here';
+        made.addEventListener('click', () => {});
+        document.querySelector('main').append(made);
+        }"""
+    )
+    assert tab.out_of_reach() == ["<span>press here</span>"]
 
 
 def test_every_page_is_gone_to_by_its_keys(tab, shown):
@@ -265,7 +273,7 @@ def up_to(step):
 
 
 def test_what_is_new_comes_by_itself_and_survives_the_server(context, tmp_path):
-    """A run that goes on: the server dies and comes back, and no step is missed or shown twice."""
+    """A run that goes on: the server dies and comes back, and no step that was made meanwhile is missed."""
     run = make_run(tmp_path / "runs/going", 1)
     with studio(tmp_path / "home", tmp_path / "runs") as served:
         tab = Tab(context, served)
@@ -277,11 +285,11 @@ def test_what_is_new_comes_by_itself_and_survives_the_server(context, tmp_path):
         served.stop(9)
         gone = tab.page.get_by_text("Not connected.")
         expect(gone).to_be_visible(timeout=DEADLINE_MS)
-        add_steps(run, [3])
+        note(run / "metrics.jsonl", "step", {**step_line(3), "reward": 7.0})
     with studio(tmp_path / "home", tmp_path / "runs", port=served.port):
         expect(gone).to_have_count(0, timeout=DEADLINE_MS)
         add_steps(run, [4])
-        expect(chart).to_have_accessible_name(up_to(4), timeout=DEADLINE_MS)
+        expect(chart).to_have_accessible_name(re.compile(r"to 7\S*, steps 1 to 4$"), timeout=DEADLINE_MS)
         assert tab.page.locator(".fault").count() == 0
 
 
@@ -319,13 +327,14 @@ def test_notes_are_written_only_where_work_is_allowed(context, tab, shown, place
 
 
 def test_the_pages_are_small(context, shown):
-    """What a browser loads for the first page, and all there is."""
+    """What comes over the wire for the first page, and all there is."""
     static = ROOT / "etude/studio/static"
-    loaded = set()
+    loaded = []
     page = context.new_page()
-    page.on("response", lambda answer: loaded.add(answer.url.removeprefix(shown.url)))
+    page.on("requestfinished", lambda each: loaded.append(each))
     page.goto(entrance(shown))
-    expect(page.get_by_role("heading", name="Runs")).to_be_visible(timeout=DEADLINE_MS)
-    size = {f"/{path.relative_to(static)}": len(gzip.compress(path.read_bytes())) for path in static.rglob("*.js")}
-    assert 0 < sum(size[path] for path in loaded & size.keys()) <= 60_000
-    assert sum(size.values()) <= 250_000
+    expect(page.locator("tbody tr")).to_have_count(2)
+    scripts = [each for each in loaded if each.url.endswith(".js")]
+    assert 0 < sum(each.sizes()["responseBodySize"] for each in scripts) <= 60_000
+    every = [shown.http.get(f"/{path.relative_to(static)}") for path in static.rglob("*.js")]
+    assert 0 < sum(int(each.headers["content-length"]) for each in every) <= 250_000

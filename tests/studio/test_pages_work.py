@@ -21,9 +21,6 @@ def begin(tab, root, tasks, mode):  # noqa: F811
     expect(tab.page.locator("article.agent")).to_have_count(len(tasks), timeout=LONG_MS)
 
 
-SERIOUS = "async () => (await axe.run()).violations.filter(each => /serious|critical/.test(each.impact))"
-
-
 def test_hunks_that_are_taken_by_keyboard_land_in_the_tree_exactly(context, root, web):  # noqa: F811
     context.add_init_script(path=web / "web/node_modules/axe-core/axe.min.js")
     calls = [
@@ -39,7 +36,7 @@ def test_hunks_that_are_taken_by_keyboard_land_in_the_tree_exactly(context, root
         tab.page.get_by_role("link", name="Review").click()
         tab.is_at("What agent-1 changed")
         expect(tab.page.locator(".hunk")).to_have_count(4)
-        assert tab.in_page(SERIOUS) == []
+        assert tab.serious() == []
         press = tab.page.keyboard.press
         for key in ("x", "j", "j", "x", "j", "x"):  # new.txt, the first hunk is passed by, the second, the third
             press(key)
@@ -55,6 +52,7 @@ def test_hunks_that_are_taken_by_keyboard_land_in_the_tree_exactly(context, root
         press("a")
         tab.see("conflicts with your changes")
         assert (root / "project/text.txt").read_text() == "the user's own\n"
+        assert tab.out_of_reach() == []
 
         tab.go("/work")
         tab.page.get_by_role("link", name="Watch").click()
@@ -82,7 +80,7 @@ def test_eight_agents_are_answered_in_one_inbox(context, root, web):  # noqa: F8
         begin(tab, root, [f"This is task {number}." for number in range(1, 9)], "ask")
         asked = tab.page.locator("article.asked")
         expect(asked).to_have_count(8, timeout=LONG_MS)
-        assert tab.in_page(SERIOUS) == []
+        assert tab.serious() == [] and tab.out_of_reach() == []
         first = tab.page.get_by_role("article", name="agent-1 asks")
         expect(first).to_contain_text("make all-1")
         first.get_by_role("button", name="Allow", exact=True).click()
@@ -101,10 +99,10 @@ def test_eight_agents_are_answered_in_one_inbox(context, root, web):  # noqa: F8
         tab.see("Not now, 3.")
         tab.go("/sessions")
         expect(tab.page.get_by_role("link", name="This is task 3.")).to_be_visible(timeout=DEADLINE_MS)
-        assert tab.in_page(SERIOUS) == []
+        assert tab.serious() == [] and tab.out_of_reach() == []
         tab.page.get_by_role("link", name="This is task 2.").click()
         tab.see("Not now, 2.")
-        assert tab.in_page(SERIOUS) == []
+        assert tab.serious() == [] and tab.out_of_reach() == []
         tab.go("/work")
         tab.page.get_by_role("button", name="End the team").click()
         expect(tab.page.locator("main")).to_contain_text("ended", timeout=LONG_MS)

@@ -128,11 +128,16 @@ def test_pages_are_files_of_the_package_alone(served: Studio) -> None:
         assert first.status_code == 503 and "not built" in first.text
         return
     assert first.status_code == 200 and first.headers["content-type"].startswith("text/html")
-    asset = next(path for path in (STATIC / "assets").iterdir() if path.suffix == ".js")
+    asset = max((STATIC / "assets").glob("*.js"), key=lambda path: path.stat().st_size)
     answer = httpx2.get(f"{served.url}/assets/{asset.name}", trust_env=False)
     assert answer.headers["content-type"].startswith("text/javascript") and answer.content == asset.read_bytes()
     kept = httpx2.get(answer.url, headers={"If-None-Match": answer.headers["etag"]}, trust_env=False)
     assert kept.status_code == 304 and not kept.content
+    plain = httpx2.get(answer.url, headers={"Accept-Encoding": "identity"}, trust_env=False)
+    assert plain.content == answer.content and plain.headers["etag"] != answer.headers["etag"]
+    assert answer.headers["content-encoding"] == "gzip" and "content-encoding" not in plain.headers
+    assert int(answer.headers["content-length"]) < len(plain.content) / 2
+    assert "Accept-Encoding" in plain.headers["vary"]
 
 
 def test_another_address_needs_tls(tmp_path: Path) -> None:
