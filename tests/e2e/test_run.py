@@ -65,7 +65,7 @@ def all_happened(out, summary):
 
 
 def killed_after_a_step(out, limits, *options, recipe="quickstart", **paths):
-    """A run whose controller is killed once it has made a step, and has scored a sample that a later one may train on."""
+    """A run whose controller is killed once it has made a step and scored a sample that a later one may train on."""
     process = subprocess.Popen(
         [*command(out, *limits, recipe=recipe), *options],
         cwd=ROOT, env=variables(**paths), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,

@@ -67,6 +67,17 @@ def test_an_address_holds_the_steps_the_figures_and_how_smooth_they_are(tab, sho
     assert "from=" not in tab.page.url and "smooth=0.9" in tab.page.url
 
 
+def test_a_step_is_gone_to_by_its_number(tab, shown):
+    tab.go(f"/run/{shown.id('first')}/step")
+    tab.is_at("Step 12")
+    tab.page.keyboard.press("/")
+    tab.page.keyboard.type("3")
+    tab.page.keyboard.press("Enter")
+    tab.is_at("Step 3")
+    tab.page.keyboard.press("]")  # the field was left
+    tab.is_at("Step 4")
+
+
 def test_rows_are_ordered_by_a_press_on_a_head(tab):
     tab.go("/runs")
     head, first = tab.page.get_by_role("columnheader", name="Steps"), tab.page.locator("tbody tr").first

@@ -140,4 +140,5 @@ it('figures say enough and no more', () => {
   expect([999, 1500, 999_600, 2_345_678].map(bytes)).toEqual(['999 B', '1.5 kB', '1.0 MB', '2.3 MB']);
   expect([0.05, 2.25, 59, 61, 3700, null].map(seconds)).toEqual(['50 ms', '2.3 s', '59 s', '1 min 1 s', '1 h 1 min', '\u2013']);
   expect([versions(3, 3), versions(1, 4), versions(null, null), whole(-12345)]).toEqual(['v3', 'v1\u20134', '\u2013', '\u221212\u202f345']);
+  expect(versions(1_000_000, 1_000_000)).toBe('control');
 });

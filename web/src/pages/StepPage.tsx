@@ -32,11 +32,16 @@ export function StepPage({ run, step }: { run: string; step: number | null }) {
 
 function One({ run, step, last }: { run: string; step: number; last: number | null }) {
   const found = useLoad((signal) => api.step(run, step, signal), [run, step], true);
-  const turn = (by: number) => {
-    const next = step + by;
-    if (next >= 1 && (last === null || next <= last)) go(to(['run', run, 'step', next]));
-  };
-  useKeys([{ keys: '[', does: 'Step before', run: () => turn(-1) }, { keys: ']', does: 'Next step', run: () => turn(1) }], [run, step, last]);
+  const show = (next: number) => next >= 1 && (last === null || next <= last) && go(to(['run', run, 'step', next]));
+  const turn = (by: number) => show(step + by);
+  useKeys(
+    [
+      { keys: '[', does: 'Step before', run: () => turn(-1) },
+      { keys: ']', does: 'Next step', run: () => turn(1) },
+      { keys: '/', does: 'Go to a step by its number', run: () => document.getElementById('step')?.focus() },
+    ],
+    [run, step, last],
+  );
   return (
     <>
       <div class="title">
@@ -44,6 +49,7 @@ function One({ run, step, last }: { run: string; step: number; last: number | nu
         {last !== null && <span class="meta">of {last}</span>}
         <span class="grow" />
         <div class="row">
+          <input id="step" class="field narrow" type="number" min={1} max={last ?? undefined} aria-label="Go to step" placeholder="Step" onChange={({ currentTarget: field }) => (show(field.valueAsNumber), (field.value = ''), field.blur())} />
           <button class="btn" disabled={step <= 1} onClick={() => turn(-1)}>
             Before <span class="kbd">[</span>
           </button>

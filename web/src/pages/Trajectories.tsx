@@ -1,6 +1,6 @@
 // Every trajectory that was judged: looked for by outcome, task, tool, finding and text, a page of them at a time. The filter
 // is in the address.
-import { useCallback, useEffect, useMemo, useState } from 'preact/hooks';
+import { useCallback, useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { api } from '../api/client';
 import type { TrajectoriesEvent, TrajectoryRow } from '../api/types';
 import { ago, figure, moment, NONE, seconds, versions, whole } from '../format';
@@ -67,7 +67,7 @@ export function Trajectories({ run }: { run: string }) {
           <Histogram title="Reward" counts={rewards.data} from={low} to={high} choose={(a, b) => refine({ reward: ofRange([a, b]) })} />
         )}
       </div>
-      <List key={`${key} ${shown}`} run={run} filter={filter} order={order} total={count.data?.count ?? null} />
+      <List key={`${key} ${shown}`} run={run} filter={filter} order={order} total={count.data?.count ?? null} filling={filling} />
     </>
   );
 }
@@ -160,10 +160,12 @@ interface ListProps {
   filter: FilterQuery;
   order: string;
   total: number | null;
+  /** Whether the server still reads the archive: what was not found may come. */
+  filling: boolean;
 }
 
 /** Pages by keyset: the next is asked for when the end comes into view, and nothing is counted off. */
-function List({ run, filter, order, total }: ListProps) {
+function List({ run, filter, order, total, filling }: ListProps) {
   const [rows, setRows] = useState<TrajectoryRow[]>([]);
   const [next, setNext] = useState<string | null>('');
   const [fault, setFault] = useState<string | null>(null);
@@ -183,13 +185,21 @@ function List({ run, filter, order, total }: ListProps) {
       },
     );
   }, [next, asking, fault, run, order]);
-  useEffect(more, []);
+  useEffect(() => {
+    if (next === '') more();
+  }, [next]);
+  const known = useRef(total);
+  useEffect(() => {
+    if (rows.length || next !== null || known.current === total) return;
+    known.current = total; // what there is now came after it was asked for
+    setNext('');
+  }, [rows, next, total]);
   useEffect(() => {
     listed.value = { run, address: hash.value, ids: rows.map((row) => row.id) };
   }, [rows]);
   if (fault && !rows.length) return <Fault why={fault} />;
   if (!rows.length) {
-    if (next !== null) return <Wait of="the trajectories" />;
+    if (next !== null || filling) return <Wait of="the trajectories" />;
     return Object.keys(filter).length ? <Empty title="None is like that">Take a word out of the filter.</Empty> : <Empty title="No trajectory is kept">A run keeps each trajectory when it has been judged; the first comes within seconds of its start.</Empty>;
   }
   return (
