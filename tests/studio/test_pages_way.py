@@ -78,6 +78,20 @@ def test_a_step_is_gone_to_by_its_number(tab, shown):
     tab.is_at("Step 4")
 
 
+def test_a_row_that_is_chosen_by_a_key_comes_into_view_and_escape_leads_back_to_its_step(tab, shown):
+    tab.page.set_viewport_size({"width": 1240, "height": 400})
+    tab.go(f"/run/{shown.id('first')}/step/1")
+    group = tab.page.get_by_role("link", name="g1", exact=True)
+    expect(group).not_to_be_in_viewport()
+    tab.page.keyboard.press("j")
+    expect(group).to_be_focused()
+    expect(group).to_be_in_viewport()
+    tab.page.keyboard.press("Enter")
+    tab.is_at("group g1")
+    tab.page.keyboard.press("Escape")
+    tab.is_at("Step 1")
+
+
 def test_rows_are_ordered_by_a_press_on_a_head(tab):
     tab.go("/runs")
     head, first = tab.page.get_by_role("columnheader", name="Steps"), tab.page.locator("tbody tr").first

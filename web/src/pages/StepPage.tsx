@@ -8,6 +8,7 @@ import { useKeys } from '../keys';
 import { ofVersion } from '../model/colours';
 import { ofRange, rangeOf } from '../model/filter';
 import { lay } from '../model/lanes';
+import { listed } from '../model/listed';
 import { figuresOf, labelOf } from '../model/series';
 import { go, place, refine, to } from '../router';
 import { Badge, Empty, Facts, Name, Shown } from '../ui/bits';
@@ -77,6 +78,9 @@ function Body({ run, data }: { run: string; data: StepAnswer }) {
     (from === null || (rollout.reward !== null && rollout.reward >= from)) && (until === null || (rollout.reward !== null && rollout.reward <= until));
   const shown = new Set(rollouts.filter(within).map((each) => each.id));
   const open = (id: string) => go(to(['run', run, 'trajectory', id]));
+  useEffect(() => {
+    listed.value = { run, address: to(['run', run, 'step', data.step]), ids: rollouts.map((each) => each.id) };
+  }, [laid]);
   return (
     <>
       <div class="card">

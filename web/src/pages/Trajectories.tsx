@@ -7,7 +7,7 @@ import { ago, figure, moment, NONE, seconds, versions, whole } from '../format';
 import { isReport } from '../api/kept';
 import { useKeys } from '../keys';
 import { listed } from '../model/listed';
-import { line, NAMES, ofAddress, ofRange, parse, rangeOf, strange, WORDS, type FilterQuery } from '../model/filter';
+import { line, linked, NAMES, ofAddress, ofRange, parse, rangeOf, strange, WORDS, type FilterQuery } from '../model/filter';
 import { go, hash, place, refine, to } from '../router';
 import { follow } from '../stream';
 import { oneLine } from '../text';
@@ -62,13 +62,28 @@ export function Trajectories({ run }: { run: string }) {
         )}
       </div>
       <div class="card stack">
-        {isReport ? <p class="muted small">A report holds some of a run's trajectories: those of its first and last steps, and the newest. `etude studio` has and finds all.</p> : <Bar run={run} filter={filter} set={set} order={order} />}
+        {isReport ? <InReport filter={filter} clear={() => set({})} /> : <Bar run={run} filter={filter} set={set} order={order} />}
         {rewards.data && rewards.data.counts.length > 0 && (
           <Histogram title="Reward" counts={rewards.data} from={low} to={high} choose={(a, b) => refine({ reward: ofRange([a, b]) })} />
         )}
       </div>
       <List key={`${key} ${shown}`} run={run} filter={filter} order={order} total={count.data?.count ?? null} filling={filling} />
     </>
+  );
+}
+
+function InReport({ filter, clear }: { filter: FilterQuery; clear: () => void }) {
+  return (
+    <div class="row">
+      <p class="muted small">
+        A report holds some of a run's trajectories: those of its first and last steps, and the newest. <code>etude studio</code> has and finds all.
+      </p>
+      {line(filter) && (
+        <button class="btn mono" title="Show all that it holds" onClick={clear}>
+          {oneLine(line(filter), 60)} ×
+        </button>
+      )}
+    </div>
   );
 }
 
@@ -175,7 +190,7 @@ function List({ run, filter, order, total, filling }: ListProps) {
     setAsking(true);
     api.trajectories(run, { ...filter, order: order || null, limit: PAGE, after: next || null }).then(
       (page) => {
-        setRows((old) => [...old, ...page.rows]);
+        setRows((old) => [...old, ...(isReport ? page.rows.filter((row) => linked(row, filter)) : page.rows)]);
         setNext(page.next);
         setAsking(false);
       },
