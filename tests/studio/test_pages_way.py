@@ -92,6 +92,14 @@ def test_a_row_that_is_chosen_by_a_key_comes_into_view_and_escape_leads_back_to_
     tab.is_at("Step 1")
 
 
+def test_a_run_that_is_over_and_has_no_archive_says_why_no_trajectory_is_there(context, tmp_path):
+    make_run(tmp_path / "runs/over", summary=True)
+    with studio(tmp_path / "home", tmp_path / "runs") as served:
+        tab = Tab(context, served)
+        tab.go(f"/run/{served.id('over')}/trajectories")
+        tab.see("it was made without one, its chunks were removed or not copied")
+
+
 def test_rows_are_ordered_by_a_press_on_a_head(tab):
     tab.go("/runs")
     head, first = tab.page.get_by_role("columnheader", name="Steps"), tab.page.locator("tbody tr").first

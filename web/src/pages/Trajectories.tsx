@@ -7,6 +7,7 @@ import { ago, figure, moment, NONE, seconds, versions, whole } from '../format';
 import { isReport } from '../api/kept';
 import { useKeys } from '../keys';
 import { listed } from '../model/listed';
+import { runOf } from '../model/runs';
 import { line, linked, NAMES, ofAddress, ofRange, parse, rangeOf, strange, WORDS, type FilterQuery } from '../model/filter';
 import { go, hash, place, refine, to } from '../router';
 import { follow } from '../stream';
@@ -179,6 +180,8 @@ interface ListProps {
   filling: boolean;
 }
 
+const NOTHING = 'This run has no archive that can be read here: it was made without one, its chunks were removed or not copied, or another version of Etude wrote them.';
+
 /** Pages by keyset: the next is asked for when the end comes into view, and nothing is counted off. */
 function List({ run, filter, order, total, filling }: ListProps) {
   const [rows, setRows] = useState<TrajectoryRow[]>([]);
@@ -215,7 +218,7 @@ function List({ run, filter, order, total, filling }: ListProps) {
   if (fault && !rows.length) return <Fault why={fault} />;
   if (!rows.length) {
     if (next !== null || filling) return <Wait of="the trajectories" />;
-    return Object.keys(filter).length ? <Empty title="None is like that">Take a word out of the filter.</Empty> : <Empty title="No trajectory is kept">A run keeps each trajectory when it has been judged; the first comes within seconds of its start.</Empty>;
+    return Object.keys(filter).length ? <Empty title="None is like that">Take a word out of the filter.</Empty> : <Empty title="No trajectory is kept">{runOf(run)?.state === 'running' ? 'A run keeps each trajectory when it has been judged; the first comes within seconds of its start.' : NOTHING}</Empty>;
   }
   return (
     <div class="card">
