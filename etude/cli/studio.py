@@ -66,6 +66,10 @@ def _exported(places: Sequence[str], out: Path, as_json: bool) -> int:
 
     if len(places) != 1:
         raise ConfigError("--export: a report is of one run; give its directory, and no other")
+    if not Path(places[0]).is_dir():
+        raise ConfigError(f"{places[0]}: no such directory; a report is of one run: name its directory")
+    if out.is_dir() or not out.parent.is_dir():
+        raise ConfigError(f"--export {out}: cannot be written; name a file, in a directory that is there")
     asyncio.run(write_report(Path(places[0]), out))
     size = out.stat().st_size
     say(

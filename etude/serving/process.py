@@ -8,8 +8,10 @@ no route. Each server adds what it serves to the config here; how long connectio
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
+import ssl
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -84,7 +86,8 @@ class Server(uvicorn.Server):
         limits: HttpLimits | None = None,
         tls: tuple[Path, Path] | None = None,
     ) -> None:
-        """`ready` is called with the URL once requests are answered; `tls` are a certificate's file and its key's."""
+        """`ready` is called with the URL once requests are answered; `tls` are a certificate's file and its key's.
+        Raises ConfigError where these two are no certificate and its key."""
         limits = limits or HttpLimits()
         super().__init__(
             uvicorn.Config(
@@ -102,9 +105,24 @@ class Server(uvicorn.Server):
                 ssl_keyfile=tls and tls[1],
             )
         )
+        if tls:
+            self._load(*tls)
         self._scheme = "https" if tls else "http"
         self._drain, self._ready = drain, ready
         self._hurry = asyncio.Event()
+
+    def _load(self, certificate: Path, key: Path) -> None:
+        """uvicorn would read both as it starts, and say neither which file it is about nor what to do."""
+        for name, path in (("tls_certificate", certificate), ("tls_key", key)):
+            if not path.is_file():
+                raise ConfigError(f"{name}: {path}: no such file")
+        try:
+            self.config.load()
+        except ssl.SSLError as error:
+            raise ConfigError(
+                f"tls_certificate, tls_key: {certificate} and {key} are not a certificate and its private key, each as "
+                f"PEM ({error.reason or error})"
+            ) from None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -152,7 +170,8 @@ def listening(host: str, port: int, hosts: Sequence[str]) -> socket.socket:
         sock.bind((host, port))
     except OSError as error:
         sock.close()
-        raise ConfigError(f"port: cannot listen at {host}:{port}: {error.strerror}") from None
+        elsewhere = "; give another port, or 0 for a free one" if error.errno == errno.EADDRINUSE else ""
+        raise ConfigError(f"port: cannot listen at {host}:{port}: {error.strerror}{elsewhere}") from None
     return sock
 
 

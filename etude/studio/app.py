@@ -116,9 +116,9 @@ async def serve(
 
         def begun(at: str) -> None:
             nonlocal url
-            url = at
+            url = _named(at, config)
             remarks = [] if Pages().are_built else ["the pages are not built; only the API answers: tools/web.sh"]
-            ready(f"{at}/#code={codes.new()}", remarks)
+            ready(f"{url}/#code={codes.new()}", remarks)
 
         keeping = asyncio.create_task(hub.keep())
         try:
@@ -128,6 +128,15 @@ async def serve(
             archives.close()
             for mirror in mirrors:
                 mirror.close()
+
+
+def _named(url: str, config: StudioConfig) -> str:
+    """The address as a browser has to give it: elsewhere nobody knows this machine as 0.0.0.0, and such a Host is
+    refused."""
+    if config.host in config.hosts:
+        return url
+    scheme, port = url.partition(":")[0], url.rpartition(":")[2]
+    return f"{scheme}://{config.hosts[0]}:{port}"
 
 
 def is_store(place: str | Path) -> bool:

@@ -152,7 +152,10 @@ class ArchiveRoutes:
             line = run.step_line(step)
             if line is None:
                 raise Refused("not_found", f"step {step}: this run has made none of that number")
-            return step_answer(reader, step, line)
+            found = step_answer(reader, step, line)
+            if not found.lanes and self._archives.is_filling(run):
+                raise Refused("not_found", f"step {step}: the archive has none of its rollouts")
+            return found
 
         return reply(await self._read(request, whole))
 

@@ -19,14 +19,13 @@ from etude.archive.reader import ArchiveReader
 from etude.errors import EtudeError
 from etude.host import beneath
 from etude.product.sessions.errors import Refused
+from etude.studio.files import INDEX
 from etude.studio.run import Run
 
 _MOST_OPEN = 16
 SMALL = 8 << 20
 """Bytes of chunks that whoever asks waits for until they are in the index: some seconds."""
 _WATCHED = ("archive/chunks", "archive", "ledger")
-_IGNORED = ("index.sqlite", "index.sqlite-wal", "index.sqlite-shm", "index.lock")
-"""What whoever reads changes itself."""
 Seen = tuple[tuple[str, int, float], ...]
 
 
@@ -131,7 +130,7 @@ def _seen(path: Path) -> Iterator[tuple[str, int, float]]:
                     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
                         said = f"{name[:200]!r} is no plain file of the run's; its archive is not read"
                         raise Refused("conflict", said)
-                    if each.name not in _IGNORED:
+                    if each.name not in INDEX:
                         yield name, found.st_size, found.st_mtime
         except (FileNotFoundError, NotADirectoryError):
             if beneath.lstat(path, folder) is not None:

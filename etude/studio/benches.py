@@ -131,7 +131,7 @@ class BenchRoutes:
         benches = self._runs.benches()
         for name, id in (("a", a), ("b", b)):
             if id not in benches:
-                raise Refused("not_found", f"{name}: no result {id[:100]!r}; GET /api/bench lists those there are")
+                raise Refused("not_found", f"{name}: no result {id[:100]!r}; the list of results has those there are")
         first, second = (self._read(id, benches[id])[0] for id in (a, b))
         try:
             found = compare(first, second)

@@ -22,6 +22,8 @@ MOST_JSON = 32 << 20
 """Bytes of one file that is read whole."""
 _MOST_ENTRIES = 1000
 _LOOKED_INTO = ("archive/", "archive/chunks/")
+INDEX = ("index.sqlite", "index.sqlite-wal", "index.sqlite-shm", "index.lock")
+"""Of an archive: whoever reads it changes these, and the run itself does not."""
 _PIECE = 4 << 20
 LONGEST_LINE = 1 << 20
 
@@ -42,7 +44,8 @@ class Directory:
         self.path = path
 
     def entries(self) -> dict[str, Entry]:
-        """The regular files of the directory itself, and `archive/` as far down as its index; none where it is gone."""
+        """The regular files that the run has written into the directory itself and into `archive/`, whose index is not
+        the run's; none where it is gone."""
         found: dict[str, Entry] = {}
         waiting = [""]
         while waiting:
@@ -50,7 +53,7 @@ class Directory:
             with contextlib.suppress(OSError), beneath.opened(self.path, below) as handle, os.scandir(handle) as listed:
                 for each in itertools.islice(listed, _MOST_ENTRIES):
                     told = each.stat(follow_symlinks=False)
-                    if stat.S_ISREG(told.st_mode):
+                    if stat.S_ISREG(told.st_mode) and not (below and each.name in INDEX):
                         found[below + each.name] = Entry(told.st_size, told.st_mtime, told.st_ino)
                     elif f"{below}{each.name}/" in _LOOKED_INTO and stat.S_ISDIR(told.st_mode):
                         waiting.append(f"{below}{each.name}/")

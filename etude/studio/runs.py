@@ -95,7 +95,7 @@ class Runs:
         path = self._path(id)
         row = self._row(id, path)
         if row is None:
-            raise Refused("not_found", f"run {id}: its directory is gone; GET /api/runs lists those there are")
+            raise Refused("not_found", f"run {id}: its directory is gone; the list of runs has those there are")
         return row
 
     def run(self, id: str) -> Run:
@@ -125,7 +125,7 @@ class Runs:
         if id not in self._paths:
             self._scan(0.0 if len(self._paths) < 1000 else _LEAST_S)
         if id not in self._paths:
-            raise Refused("not_found", f"run {id[:100]}: there is none; GET /api/runs lists those there are")
+            raise Refused("not_found", f"run {id[:100]}: there is none; the list of runs has those there are")
         return self._paths[id]
 
     # --- looking ------------------------------------------------------------------------------------------------------

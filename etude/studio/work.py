@@ -285,7 +285,7 @@ class Work:
     def team(self, id: str) -> Team:
         """Raises Refused for one that is not there."""
         if id not in self.teams:
-            raise Refused("not_found", f"team {id[:100]}: there is none; GET /api/work lists those there are")
+            raise Refused("not_found", f"team {id[:100]}: there is none; the list of teams has those there are")
         return self.teams[id]
 
     def told(self) -> WorkAnswer:

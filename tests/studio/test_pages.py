@@ -310,6 +310,25 @@ def test_a_tab_without_a_code_sees_nothing_and_a_code_works_once(context, shown)
         expect(late.get_by_text("used before")).to_be_visible(timeout=DEADLINE_MS)
 
 
+def test_a_tab_that_is_in_lets_in_what_is_opened_from_it(context, tab, shown):
+    """By a click with Ctrl, as one opens several trajectories, and by an address that was kept; nobody else is."""
+    tab.go("/runs")
+    with context.expect_page(timeout=DEADLINE_MS) as opened:
+        tab.page.get_by_role("link", name="first").click(modifiers=["Control"])
+    second = opened.value
+    expect(second.get_by_role("heading", level=1)).to_have_text("first", timeout=DEADLINE_MS)
+    tab.page.close()  # the one that is left lets others in
+    third = context.new_page()
+    third.goto(f"{shown.url}/#/run/{shown.id('first')}/step/3")
+    expect(third.get_by_role("heading", level=1)).to_have_text("Step 3", timeout=DEADLINE_MS)
+    second.close()
+    third.close()
+    with context.browser.new_context() as other:
+        page = other.new_page()
+        page.goto(f"{shown.url}/#/runs")
+        expect(page.get_by_text("This tab has not been let in yet.")).to_be_visible(timeout=DEADLINE_MS)
+
+
 def test_notes_are_written_only_where_work_is_allowed(context, tab, shown, places, tmp_path):
     tab.go(f"/run/{shown.id('second')}/trajectory/g1~0")
     assert tab.page.get_by_role("button", name="Note on this call of grep").count() == 0

@@ -67,6 +67,39 @@ def test_an_address_holds_the_steps_the_figures_and_how_smooth_they_are(tab, sho
     assert "from=" not in tab.page.url and "smooth=0.9" in tab.page.url
 
 
+def test_a_step_is_gone_to_by_its_number(tab, shown):
+    tab.go(f"/run/{shown.id('first')}/step")
+    tab.is_at("Step 12")
+    tab.page.keyboard.press("/")
+    tab.page.keyboard.type("3")
+    tab.page.keyboard.press("Enter")
+    tab.is_at("Step 3")
+    tab.page.keyboard.press("]")  # the field was left
+    tab.is_at("Step 4")
+
+
+def test_a_row_that_is_chosen_by_a_key_comes_into_view_and_escape_leads_back_to_its_step(tab, shown):
+    tab.page.set_viewport_size({"width": 1240, "height": 400})
+    tab.go(f"/run/{shown.id('first')}/step/1")
+    group = tab.page.get_by_role("link", name="g1", exact=True)
+    expect(group).not_to_be_in_viewport()
+    tab.page.keyboard.press("j")
+    expect(group).to_be_focused()
+    expect(group).to_be_in_viewport()
+    tab.page.keyboard.press("Enter")
+    tab.is_at("group g1")
+    tab.page.keyboard.press("Escape")
+    tab.is_at("Step 1")
+
+
+def test_a_run_that_is_over_and_has_no_archive_says_why_no_trajectory_is_there(context, tmp_path):
+    make_run(tmp_path / "runs/over", summary=True)
+    with studio(tmp_path / "home", tmp_path / "runs") as served:
+        tab = Tab(context, served)
+        tab.go(f"/run/{served.id('over')}/trajectories")
+        tab.see("it was made without one, its chunks were removed or not copied")
+
+
 def test_rows_are_ordered_by_a_press_on_a_head(tab):
     tab.go("/runs")
     head, first = tab.page.get_by_role("columnheader", name="Steps"), tab.page.locator("tbody tr").first

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 from browser import DEADLINE_MS
 from made_run import ROOT
 from playwright.sync_api import expect
@@ -21,6 +22,11 @@ def test_a_report_shows_its_run_from_disk_alone(chromium, places, tmp_path):
         page.on("console", lambda said: said.type == "error" and faults.append(said.text))
         page.goto(f"file://{out}")
         expect(page.get_by_role("heading", level=1)).to_have_text("first", timeout=DEADLINE_MS)
+        page.keyboard.press("Control+k")
+        expect(page.get_by_role("dialog")).to_contain_text("Versions of this run", timeout=DEADLINE_MS)
+        for elsewhere in ("Bench", "Sessions", "Plan"):
+            expect(page.get_by_role("dialog")).not_to_contain_text(elsewhere)
+        page.keyboard.press("Escape")
         exam = page.get_by_role("region", name="Held-out tasks")
         expect(exam).to_contain_text("held-out ladder 0%, against 50% after reinforcement learning")
         expect(exam.get_by_role("row", name="ladder").first).to_contain_text("100.0%")
@@ -32,7 +38,12 @@ def test_a_report_shows_its_run_from_disk_alone(chromium, places, tmp_path):
         expect(page.locator("main")).to_contain_text("python3 check.py", timeout=DEADLINE_MS)
         page.get_by_role("link", name="Step", exact=True).click()
         expect(page.get_by_role("heading", level=1)).to_have_text("Step 12", timeout=DEADLINE_MS)
-        page.get_by_role("link", name="Trajectories", exact=True).click()
+        page.keyboard.press("/")
+        page.keyboard.type("1")
+        page.keyboard.press("Enter")
+        page.get_by_role("link", name="Trajectories of this step").click(timeout=DEADLINE_MS)
+        expect(page.locator("tbody tr.pick")).to_have_count(2, timeout=DEADLINE_MS)
+        page.get_by_role("button", name="step:1").click()
         page.get_by_role("link", name="h1/0").click(timeout=DEADLINE_MS)
         expect(page.locator("main")).to_contain_text("<img src=x onerror=window.hit=1>", timeout=DEADLINE_MS)
         page.get_by_role("tab", name="Tokens").click()
@@ -43,7 +54,16 @@ def test_a_report_shows_its_run_from_disk_alone(chromium, places, tmp_path):
         assert [url for url in asked if not url.startswith("file://")] == [] and faults == []
 
 
-def test_a_report_is_of_one_run(places, tmp_path):
-    line = [sys.executable, "-m", "etude.cli.main", "studio", places, "--export", tmp_path / "report.html"]
+@pytest.mark.parametrize(
+    ("run", "out", "said"),
+    [
+        (".", "report.html", "a report is of one run"),
+        ("nowhere", "report.html", "nowhere: no such directory"),
+        ("first", "nowhere/report.html", "name a file, in a directory that is there"),
+        ("first", ".", "name a file, in a directory that is there"),
+    ],
+)
+def test_a_report_that_cannot_be_is_refused(places, tmp_path, run, out, said):
+    line = [sys.executable, "-m", "etude.cli.main", "studio", places / run, "--export", tmp_path / out]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode != 0 and "a report is of one run" in done.stderr
+    assert said in done.stderr and "Traceback" not in done.stderr and not list(tmp_path.parent.glob("*.partial"))

@@ -20,6 +20,7 @@ from etude.bench.results import Results
 from etude.bench.run import head_of
 from etude.records import Truncated
 from etude.studio.diffs import file_of, hunks_of
+from etude.studio.runs import Runs
 
 LONG = "".join(f"line {number}\n" for number in range(200_000))
 FINDING = "it changed its verifier by 'parse(date)'"
@@ -235,9 +236,21 @@ def test_a_large_index_is_filled_beside_who_asks_and_holds_no_stop_up(tmp_path: 
         assert found["filling"] and asked(served, "/trajectories?limit=5")["rows"]
         unknown = asked(served, "/trajectories/none", 429)["error"]
         assert unknown["retryable"] and "its index is being filled" in unknown["message"]
+        early = asked(served, "/steps/1", 429)["error"]  # it is not said to have no rollout
+        assert early["retryable"] and "step 1" in early["message"]
         assert served.stop() == 0
     with ArchiveReader(path, fill=False) as reader:
         assert reader.behind() > 0 and reader.count() > 0, "it stopped with most still to do, and what it had stands"
+
+
+def test_who_reads_an_archive_does_not_make_its_run_look_changed(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "first", 5)
+    archive(path)
+    before = Runs([tmp_path]).rows()
+    with ArchiveReader(path) as reader:
+        reader.refresh(wait=True)
+        assert reader.count() == 7
+    assert (path / "archive/index.sqlite").exists() and Runs([tmp_path]).rows() == before
 
 
 def attempt(task: str, number: int, solved: bool | None) -> Played:

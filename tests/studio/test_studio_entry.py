@@ -3,8 +3,10 @@ them."""
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,9 +171,9 @@ def test_another_address_needs_tls(tmp_path: Path) -> None:
     with studio(
         tmp_path / "home", tmp_path / "runs", more=[part for each in sets for part in ("--set", each)]
     ) as served:
-        assert served.url.startswith("https://0.0.0.0:")
-        trusted = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
         own = f"https://localhost:{served.port}"
+        assert served.url == own, "a browser that gave 0.0.0.0 as Host would be refused"
+        trusted = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
         with httpx2.Client(verify=trusted, trust_env=False) as client:
             answer = client.post(f"{own}/api/enter", json={"code": served.code}, headers={"Origin": own})
             assert answer.status_code == 200, answer.text
@@ -179,13 +181,29 @@ def test_another_address_needs_tls(tmp_path: Path) -> None:
             assert answer.status_code == 403
 
 
-def test_a_place_that_is_not_there_is_said(tmp_path: Path) -> None:
-    import asyncio
-
+def refused(place: Path, **keys: object) -> str:
+    """What is said instead of serving."""
     from etude.studio.app import serve
 
-    with pytest.raises(ConfigError, match="nothing: no such directory"):
-        asyncio.run(serve(StudioConfig(port=0), [tmp_path / "nothing"], None, lambda *_: None))
+    with pytest.raises(ConfigError) as said:
+        asyncio.run(serve(StudioConfig(**{"port": 0} | keys), [str(place)], None, lambda *_: None))
+    return str(said.value)
+
+
+def test_a_place_that_is_not_there_is_said(tmp_path: Path) -> None:
+    assert "nothing: no such directory" in refused(tmp_path / "nothing")
+
+
+def test_what_cannot_be_listened_with_is_said(tmp_path: Path) -> None:
+    key, text = tmp_path / "key.pem", tmp_path / "text.pem"
+    text.write_text("no certificate")
+    files = {"tls_certificate": text, "tls_key": key, "token_file": tmp_path / "token"}
+    assert refused(tmp_path, **files) == f"tls_key: {key}: no such file"
+    key.write_text("no key")
+    assert f"{text} and {key} are not a certificate and its private key" in refused(tmp_path, **files)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = refused(tmp_path, port=taken.getsockname()[1], token_file=tmp_path / "token")
+        assert said.endswith("give another port, or 0 for a free one")
 
 
 # --- the document -----------------------------------------------------------------------------------------------------

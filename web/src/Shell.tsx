@@ -16,9 +16,12 @@ import { middle, oneLine } from './text';
 import { Empty, Fault, sideways, Wait } from './ui/bits';
 import { Help, help, Palette, palette, type Command } from './ui/Palette';
 
-const IN_RUN: [name: string, label: string, key: string][] = [
-  ['live', 'Live', 'l'], ['step', 'Step', 's'], ['trajectories', 'Trajectories', 't'], ['versions', 'Versions', 'v'], ['plan', 'Plan', 'p'],
-];
+type Way = [name: string, label: string, key: string];
+const TOP: Way[] = [['runs', 'Runs', 'r'], ['bench', 'Bench', 'b'], ['work', 'Work', 'w'], ['sessions', 'Sessions', 'e']];
+const IN_RUN: Way[] = [['live', 'Live', 'l'], ['step', 'Step', 's'], ['trajectories', 'Trajectories', 't'], ['versions', 'Versions', 'v'], ['plan', 'Plan', 'p']];
+const NOT_IN_A_REPORT = ['bench', 'work', 'sessions', 'plan'];
+/** Pages that are there for this tab, whichever way one goes to them. */
+const ways = (all: Way[]) => all.filter(([name]) => (isReport ? !NOT_IN_A_REPORT.includes(name) : name !== 'work' || work.value));
 
 const addressOf = (run: string, name: string) => to(name === 'live' ? ['run', run] : ['run', run, name]);
 
@@ -36,12 +39,9 @@ export function Shell() {
     [
       { keys: 'mod+k', does: 'Commands', run: () => (palette.value = !palette.value) },
       { keys: '?', does: 'These keys', run: () => (help.value = true) },
-      { keys: 'g r', does: 'Go to runs', run: () => go(to(['runs'])) },
-      { keys: 'g b', does: 'Go to bench', run: () => go(to(['bench'])) },
-      ...(work.value ? [{ keys: 'g w', does: 'Go to work', run: () => go(to(['work'])) }] : []),
-      { keys: 'g e', does: 'Go to sessions', run: () => go(to(['sessions'])) },
+      ...ways(TOP).map(([name, label, key]) => ({ keys: `g ${key}`, does: `Go to ${label.toLowerCase()}`, run: () => go(to([name])) })),
       { keys: 'Escape', does: 'Leave a field; go up', run: () => up(page) },
-      ...(run === null ? [] : IN_RUN.map(([name, label, key]) => ({ keys: `g ${key}`, does: `Go to ${label.toLowerCase()}`, run: () => go(addressOf(run, name)) }))),
+      ...(run === null ? [] : ways(IN_RUN).map(([name, label, key]) => ({ keys: `g ${key}`, does: `Go to ${label.toLowerCase()}`, run: () => go(addressOf(run, name)) }))),
     ],
     [run, page?.name],
   );
@@ -100,34 +100,24 @@ function up(page: Page | null): void {
     return go(list?.run === page.run ? list.address : addressOf(page.run, 'trajectories')); // as it was left
   }
   if (page?.run && page.name !== 'live') go(addressOf(page.run, 'live'));
-  else go(to([page?.name === 'review' ? 'work' : page?.name === 'session' ? 'sessions' : 'runs']));
+  else go(to([PARTS[page?.name ?? ''] ?? 'runs']));
 }
 
+/** Pages that belong to another, by which they are reached. */
+const PARTS: Record<string, string> = { trajectory: 'trajectories', group: 'trajectories', review: 'work', session: 'sessions' };
+
 function Nav({ page, run }: { page: Page | null; run: string | null }) {
-  const current = (name: string) => (page?.name === name ? ('page' as const) : undefined);
-  const inside = page?.name === 'trajectory' || page?.name === 'group' ? 'trajectories' : page?.name;
+  const inside = PARTS[page?.name ?? ''] ?? page?.name;
+  const current = (name: string) => (inside !== name ? undefined : page?.name === name ? 'page' : 'true');
   const box = useRef<HTMLElement>(null);
   useEffect(() => sideways(box.current, box.current?.querySelector('[aria-current]')), [inside, run]);
   return (
     <nav ref={box} class="nav" aria-label="Pages">
-      <a href={to(['runs'])} aria-current={current('runs')}>
-        Runs
-      </a>
-      {!isReport && (
-        <a href={to(['bench'])} aria-current={current('bench')}>
-          Bench
+      {ways(TOP).map(([name, label]) => (
+        <a key={name} href={to([name])} aria-current={current(name)}>
+          {label}
         </a>
-      )}
-      {work.value && (
-        <a href={to(['work'])} aria-current={page?.name === 'review' ? 'true' : current('work')}>
-          Work
-        </a>
-      )}
-      {!isReport && (
-        <a href={to(['sessions'])} aria-current={page?.name === 'session' ? 'true' : current('sessions')}>
-          Sessions
-        </a>
-      )}
+      ))}
       {run !== null && (
         <>
           <span class="of" aria-hidden="true">
@@ -136,8 +126,8 @@ function Nav({ page, run }: { page: Page | null; run: string | null }) {
           <span class="of clip runname" title={oneLine(run)}>
             {middle(oneLine(runOf(run)?.name ?? run), 24)}
           </span>
-          {IN_RUN.filter(([name]) => !isReport || name !== 'plan').map(([name, label]) => (
-            <a key={name} href={addressOf(run, name)} aria-current={inside === name ? (page?.name === name ? 'page' : 'true') : undefined}>
+          {ways(IN_RUN).map(([name, label]) => (
+            <a key={name} href={addressOf(run, name)} aria-current={current(name)}>
               {label}
             </a>
           ))}
@@ -171,11 +161,8 @@ function Appearance() {
 
 function commandsOf(run: string | null, known: RunRow[]): Command[] {
   return [
-    { name: 'Runs', hint: 'g r', run: () => go(to(['runs'])) },
-    { name: 'Bench', hint: 'g b', run: () => go(to(['bench'])) },
-    ...(work.value ? [{ name: 'Work', hint: 'g w', run: () => go(to(['work'])) }] : []),
-    { name: 'Sessions', hint: 'g e', run: () => go(to(['sessions'])) },
-    ...(run === null ? [] : IN_RUN.map(([name, label, key]) => ({ name: `${label} of this run`, hint: `g ${key}`, run: () => go(addressOf(run, name)) }))),
+    ...ways(TOP).map(([name, label, key]) => ({ name: label, hint: `g ${key}`, run: () => go(to([name])) })),
+    ...(run === null ? [] : ways(IN_RUN).map(([name, label, key]) => ({ name: `${label} of this run`, hint: `g ${key}`, run: () => go(addressOf(run, name)) }))),
     ...known.map((each) => ({ name: `Run ${each.name}${each.name === each.id ? '' : ` (${each.id})`}`, run: () => go(to(['run', each.id])) })),
     ...(['system', 'light', 'dark'] as const).map((each) => ({ name: `Appearance: ${each}`, run: () => setTheme(each) })),
     { name: 'Copy the address of this view', run: () => void navigator.clipboard?.writeText(location.href) },

@@ -79,8 +79,13 @@ export function ago(at: number | null | undefined, now = Date.now() / 1000): str
 
 export const plural = (count: number, one: string, many = one + 's') => `${whole(count)} ${count === 1 ? one : many}`;
 
+/** What the fine-tuned control of a run samples with: no version of the chain has its number (rollouts/run.py). */
+const CONTROL = 1_000_000;
+
+export const version = (number: number) => (number === CONTROL ? 'control' : `v${number}`);
+
 /** Versions of a trajectory: one, or from the oldest to the newest. */
 export function versions(oldest: number | null, newest: number | null): string {
   if (oldest === null || newest === null) return NONE;
-  return oldest === newest ? `v${oldest}` : `v${oldest}\u2013${newest}`;
+  return oldest === newest ? version(oldest) : `v${oldest}\u2013${newest}`;
 }

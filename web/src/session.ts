@@ -3,6 +3,7 @@
 import { signal } from '@preact/signals';
 import { isReport } from './api/kept';
 import { message } from './api/refused';
+import { codeOfAnother, mind } from './tabs';
 
 const KEY = 'etude-token';
 
@@ -18,27 +19,35 @@ export function left(why: string): void {
   entry.value = { state: 'out', why };
 }
 
-/** Take the code from the address, where there is one, and exchange it. The address then has it no longer. */
+/** Come in with the code in the address, which then has it no longer; without one, by another tab of this browser. */
 export async function enter(): Promise<void> {
   if (isReport) return;
   const found = new URLSearchParams(location.hash.slice(1));
   const code = found.get('code');
   if (code !== null) {
     history.replaceState(null, '', location.pathname + '#' + (found.get('to') ?? '/runs'));
-    const answer = await fetch('/api/enter', {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ code }),
-    });
-    if (answer.ok) {
-      const said = (await answer.json()) as { token: string; work?: boolean };
-      sessionStorage.setItem(KEY, said.token);
-      sessionStorage.setItem(KEY + '-work', said.work ? '1' : '');
-    } else if (!token()) {
-      return left(await message(answer));
-    }
+    const why = await exchange(code);
+    if (why !== null && !token()) return left(why);
+  } else if (!token()) {
+    const given = await codeOfAnother();
+    if (given !== null) await exchange(given);
   }
   if (!token()) return left('This tab has not been let in yet.');
   work.value = sessionStorage.getItem(KEY + '-work') === '1';
   entry.value = { state: 'in' };
+  mind(token);
+}
+
+/** Get the token for a code; null, or why it was refused. */
+async function exchange(code: string): Promise<string | null> {
+  const answer = await fetch('/api/enter', {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ code }),
+  });
+  if (!answer.ok) return message(answer);
+  const said = (await answer.json()) as { token: string; work?: boolean };
+  sessionStorage.setItem(KEY, said.token);
+  sessionStorage.setItem(KEY + '-work', said.work ? '1' : '');
+  return null;
 }

@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { part, query } from '../src/api/client';
 import { bytes, figure, seconds, tick, versions, whole } from '../src/format';
-import { line, ofRange, parse, rangeOf, strange } from '../src/model/filter';
+import { line, linked, ofRange, parse, rangeOf, strange, type FilterQuery } from '../src/model/filter';
 import { lay } from '../src/model/lanes';
 import { added, aligned, cut, smoothed } from '../src/model/series';
 import { after } from '../src/model/runs';
@@ -140,4 +140,15 @@ it('figures say enough and no more', () => {
   expect([999, 1500, 999_600, 2_345_678].map(bytes)).toEqual(['999 B', '1.5 kB', '1.0 MB', '2.3 MB']);
   expect([0.05, 2.25, 59, 61, 3700, null].map(seconds)).toEqual(['50 ms', '2.3 s', '59 s', '1 min 1 s', '1 h 1 min', '\u2013']);
   expect([versions(3, 3), versions(1, 4), versions(null, null), whole(-12345)]).toEqual(['v3', 'v1\u20134', '\u2013', '\u221212\u202f345']);
+  expect(versions(1_000_000, 1_000_000)).toBe('control');
+});
+
+it('finds the rows of a report that a link names', () => {
+  const row = { task_id: 't', step: 4, oldest_version: 1, newest_version: 3 };
+  const none = { ...row, step: null, oldest_version: null, newest_version: null };
+  const held: FilterQuery[] = [{}, { task: 't' }, { step: '4' }, { version: '2' }, { version: '3..' }];
+  const others: FilterQuery[] = [{ task: 'u' }, { step: '5' }, { version: '4' }, { task: 't', step: '3' }];
+  expect(held.map((each) => linked(row, each))).toEqual([true, true, true, true, true]);
+  expect(others.map((each) => linked(row, each))).toEqual([false, false, false, false]);
+  expect([linked(none, { step: '1' }), linked(none, { version: '..3' }), linked(none, {})]).toEqual([false, false, true]);
 });

@@ -1,5 +1,6 @@
 // The filter of trajectories, as one line of words: `outcome:cheated tool:grep reward:>0.5 step:3..5 recovered`. Owns the line's
 // grammar; each word before a colon is a parameter of the server's query, and stands in a page's address under its name.
+import type { TrajectoryRow } from '../api/types';
 
 const RANGES = ['step', 'version', 'reward'];
 export const WORDS = ['outcome', 'task', 'tool', 'finding', 'group', 'phase', 'dropped', 'trained', 'solved', ...RANGES];
@@ -40,6 +41,16 @@ export function line(query: FilterQuery): string {
 /** The part of an address's query that is a filter. */
 export function ofAddress(query: URLSearchParams): FilterQuery {
   return Object.fromEntries(NAMES.flatMap((name) => (query.get(name) ? [[name, query.get(name)!]] : [])));
+}
+
+/** Whether a row is among those that links between the pages name: a report has no server to ask. */
+export function linked(row: Pick<TrajectoryRow, 'task_id' | 'step' | 'oldest_version' | 'newest_version'>, filter: FilterQuery): boolean {
+  const within = (low: number | null, high: number | null, range: string | undefined) => {
+    if (!range) return true;
+    const [from, to] = rangeOf(range);
+    return low !== null && high !== null && (from === null || high >= from) && (to === null || low <= to);
+  };
+  return (!filter.task || row.task_id === filter.task) && within(row.step, row.step, filter.step) && within(row.oldest_version, row.newest_version, filter.version);
 }
 
 /** The two ends of a range as the server has it. */

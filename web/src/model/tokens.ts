@@ -1,6 +1,6 @@
 // How tokens are coloured. Owns the ways of looking at them, what each needs, and its scale.
 import type { TokenColumns } from '../api/types';
-import { figure } from '../format';
+import { figure, version } from '../format';
 import { heat, ofVersion, twoSided } from './colours';
 
 export type Way = 'logprob' | 'version' | 'advantage' | 'entropy' | 'difference' | 'mask';
@@ -47,7 +47,7 @@ export const WAYS: Record<Way, Look> = {
     label: 'Version',
     legend: ({ oldest, newest }) =>
       newest - oldest < 8
-        ? Array.from({ length: newest - oldest + 1 }, (_, at) => [ofVersion(oldest + at, oldest, newest, 0.5), `v${oldest + at}`])
+        ? Array.from({ length: newest - oldest + 1 }, (_, at) => [ofVersion(oldest + at, oldest, newest, 0.5), version(oldest + at)])
         : [[ofVersion(oldest, oldest, newest, 0.5), `v${oldest}`], [ofVersion(newest, oldest, newest, 0.5), `v${newest}`]],
     has: (tokens) => tokens.sampled.some(Boolean),
     colour: (tokens, at, { oldest, newest }) => {

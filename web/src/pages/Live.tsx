@@ -72,7 +72,7 @@ function Head({ run }: { run: RunDetail }) {
             ['Solve rate', percent(run.figures.solve_rate)],
             ['Version', run.version === null ? NONE : <a href={to(['run', run.id, 'versions'])}>v{run.version}</a>],
             ['Trajectories', kept === null ? NONE : <a href={to(['run', run.id, 'trajectories'])}>{whole(kept)}</a>],
-            ['On disk', bytes(run.bytes)],
+            ['Metrics and archive', bytes(run.bytes)],
           ]}
         />
       </div>

@@ -1,8 +1,9 @@
 // What `etude plan` says of a run, drawn: how fast other settings near the recipe's would be, and how stale their samples.
 import { useState } from 'preact/hooks';
 import { api } from '../api/client';
-import type { PlanAnswer } from '../api/types';
+import type { PlanAnswer, RunRow } from '../api/types';
 import { figure, percent, seconds, tick } from '../format';
+import { runOf } from '../model/runs';
 import { Empty, Facts, Said, Shown } from '../ui/bits';
 import { useLoad } from '../ui/load';
 import '../style/chart.css';
@@ -21,7 +22,7 @@ export function PlanPage({ run }: { run: string }) {
         </Empty>
       ) : (
         <Shown from={found} of="the plan">
-          {(plan) => <Body plan={plan} />}
+          {(plan) => <Body plan={plan} run={runOf(run)} />}
         </Shown>
       )}
     </>
@@ -50,11 +51,12 @@ interface Plan {
   tried: PlanOption[];
 }
 
-function Body({ plan: whole }: { plan: PlanAnswer }) {
+function Body({ plan: whole, run }: { plan: PlanAnswer; run: RunRow | undefined }) {
   const plan = whole as unknown as Plan & PlanAnswer;
   const gain = plan.recommended.samples_per_s / Math.max(1e-9, plan.now.samples_per_s) - 1;
   const options = [plan.now, ...plan.tried.filter((each) => !same(each, plan.now))].sort((a, b) => b.samples_per_s - a.samples_per_s);
   const kept = same(plan.recommended, plan.now);
+  const set = [`rollouts.concurrency=${plan.recommended.concurrency}`, `rollouts.groups_per_step=${plan.recommended.groups_per_step}`];
   return (
     <>
       <div class="grid">
@@ -62,7 +64,7 @@ function Body({ plan: whole }: { plan: PlanAnswer }) {
         {kept ? (
           <div class="card">
             <h2>Recommended</h2>
-            <p>The recipe is well as it is: nothing near it would be faster without more stale samples.</p>
+            <p>The recipe is good as it is: nothing near it would be faster without more stale samples.</p>
           </div>
         ) : (
           <Option title={`Recommended: ${gain >= 0 ? '+' : ''}${percent(gain)} samples a second`} of={plan.recommended} />
@@ -89,9 +91,9 @@ function Body({ plan: whole }: { plan: PlanAnswer }) {
         </div>
         <div class="card">
           <h2>Set it</h2>
-          <p class="muted small">Both of these can change while the run goes on:</p>
+          <p class="muted small">{run?.state === 'running' ? 'The run need not stop for it:' : 'In a recipe, or with --set:'}</p>
           <pre class="mono">
-            {`rollouts.concurrency = ${plan.recommended.concurrency}\nrollouts.groups_per_step = ${plan.recommended.groups_per_step}`}
+            <Said text={run?.state === 'running' ? `etude runs set ${run.directory} ${set.join(' ')}` : set.join('\n')} />
           </pre>
         </div>
       </div>

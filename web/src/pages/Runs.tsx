@@ -71,7 +71,7 @@ function columns(chosen: string[], choose: (id: string) => void): Column<RunRow>
     { name: 'reward', label: 'Reward', kind: 'r', sort: (run) => run.figures.reward ?? null, cell: (run) => figure(run.figures.reward) },
     { name: 'solve', label: 'Solved', kind: 'r', title: 'Share of the latest rollouts', sort: (run) => run.figures.solve_rate ?? null, cell: (run) => percent(run.figures.solve_rate) },
     { name: 'trajectories', label: 'Trajectories', kind: 'r', cell: (run) => (run.trajectories === null ? <a href={to(['run', run.id, 'trajectories'])}>open</a> : <a href={to(['run', run.id, 'trajectories'])}>{whole(run.trajectories)}</a>) },
-    { name: 'bytes', label: 'Size', kind: 'r', sort: (run) => run.bytes, cell: (run) => bytes(run.bytes) },
+    { name: 'bytes', label: 'Size', kind: 'r', title: 'Metrics and archive, without weights and checkpoints', sort: (run) => run.bytes, cell: (run) => bytes(run.bytes) },
     { name: 'updated', label: 'Changed', sort: (run) => run.updated_at, cell: (run) => <span class="muted" title={moment(run.updated_at)}>{ago(run.updated_at)}</span> },
     { name: 'recipe', label: 'Recipe', kind: 'wide', sort: (run) => run.recipe, cell: (run) => (run.recipe ? <Name text={run.recipe} mono /> : NONE) },
   ];

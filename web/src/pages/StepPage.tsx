@@ -8,6 +8,7 @@ import { useKeys } from '../keys';
 import { ofVersion } from '../model/colours';
 import { ofRange, rangeOf } from '../model/filter';
 import { lay } from '../model/lanes';
+import { listed } from '../model/listed';
 import { figuresOf, labelOf } from '../model/series';
 import { go, place, refine, to } from '../router';
 import { Badge, Empty, Facts, Name, Shown } from '../ui/bits';
@@ -32,11 +33,16 @@ export function StepPage({ run, step }: { run: string; step: number | null }) {
 
 function One({ run, step, last }: { run: string; step: number; last: number | null }) {
   const found = useLoad((signal) => api.step(run, step, signal), [run, step], true);
-  const turn = (by: number) => {
-    const next = step + by;
-    if (next >= 1 && (last === null || next <= last)) go(to(['run', run, 'step', next]));
-  };
-  useKeys([{ keys: '[', does: 'Step before', run: () => turn(-1) }, { keys: ']', does: 'Next step', run: () => turn(1) }], [run, step, last]);
+  const show = (next: number) => next >= 1 && (last === null || next <= last) && go(to(['run', run, 'step', next]));
+  const turn = (by: number) => show(step + by);
+  useKeys(
+    [
+      { keys: '[', does: 'Step before', run: () => turn(-1) },
+      { keys: ']', does: 'Next step', run: () => turn(1) },
+      { keys: '/', does: 'Go to a step by its number', run: () => document.getElementById('step')?.focus() },
+    ],
+    [run, step, last],
+  );
   return (
     <>
       <div class="title">
@@ -44,6 +50,7 @@ function One({ run, step, last }: { run: string; step: number; last: number | nu
         {last !== null && <span class="meta">of {last}</span>}
         <span class="grow" />
         <div class="row">
+          <input id="step" class="field narrow" type="number" min={1} max={last ?? undefined} aria-label="Go to step" placeholder="Step" onChange={({ currentTarget: field }) => (show(field.valueAsNumber), (field.value = ''), field.blur())} />
           <button class="btn" disabled={step <= 1} onClick={() => turn(-1)}>
             Before <span class="kbd">[</span>
           </button>
@@ -71,6 +78,9 @@ function Body({ run, data }: { run: string; data: StepAnswer }) {
     (from === null || (rollout.reward !== null && rollout.reward >= from)) && (until === null || (rollout.reward !== null && rollout.reward <= until));
   const shown = new Set(rollouts.filter(within).map((each) => each.id));
   const open = (id: string) => go(to(['run', run, 'trajectory', id]));
+  useEffect(() => {
+    listed.value = { run, address: to(['run', run, 'step', data.step]), ids: rollouts.map((each) => each.id) };
+  }, [laid]);
   return (
     <>
       <div class="card">

@@ -1,13 +1,14 @@
 // Every trajectory that was judged: looked for by outcome, task, tool, finding and text, a page of them at a time. The filter
 // is in the address.
-import { useCallback, useEffect, useMemo, useState } from 'preact/hooks';
+import { useCallback, useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { api } from '../api/client';
 import type { TrajectoriesEvent, TrajectoryRow } from '../api/types';
 import { ago, figure, moment, NONE, seconds, versions, whole } from '../format';
 import { isReport } from '../api/kept';
 import { useKeys } from '../keys';
 import { listed } from '../model/listed';
-import { line, NAMES, ofAddress, ofRange, parse, rangeOf, strange, WORDS, type FilterQuery } from '../model/filter';
+import { runOf } from '../model/runs';
+import { line, linked, NAMES, ofAddress, ofRange, parse, rangeOf, strange, WORDS, type FilterQuery } from '../model/filter';
 import { go, hash, place, refine, to } from '../router';
 import { follow } from '../stream';
 import { oneLine } from '../text';
@@ -62,13 +63,28 @@ export function Trajectories({ run }: { run: string }) {
         )}
       </div>
       <div class="card stack">
-        {isReport ? <p class="muted small">A report holds some of a run's trajectories: those of its first and last steps, and the newest. `etude studio` has and finds all.</p> : <Bar run={run} filter={filter} set={set} order={order} />}
+        {isReport ? <InReport filter={filter} clear={() => set({})} /> : <Bar run={run} filter={filter} set={set} order={order} />}
         {rewards.data && rewards.data.counts.length > 0 && (
           <Histogram title="Reward" counts={rewards.data} from={low} to={high} choose={(a, b) => refine({ reward: ofRange([a, b]) })} />
         )}
       </div>
-      <List key={`${key} ${shown}`} run={run} filter={filter} order={order} total={count.data?.count ?? null} />
+      <List key={`${key} ${shown}`} run={run} filter={filter} order={order} total={count.data?.count ?? null} filling={filling} />
     </>
+  );
+}
+
+function InReport({ filter, clear }: { filter: FilterQuery; clear: () => void }) {
+  return (
+    <div class="row">
+      <p class="muted small">
+        A report holds some of a run's trajectories: those of its first and last steps, and the newest. <code>etude studio</code> has and finds all.
+      </p>
+      {line(filter) && (
+        <button class="btn mono" title="Show all that it holds" onClick={clear}>
+          {oneLine(line(filter), 60)} ×
+        </button>
+      )}
+    </div>
   );
 }
 
@@ -160,10 +176,14 @@ interface ListProps {
   filter: FilterQuery;
   order: string;
   total: number | null;
+  /** Whether the server still reads the archive: what was not found may come. */
+  filling: boolean;
 }
 
+const NOTHING = 'This run has no archive that can be read here: it was made without one, its chunks were removed or not copied, or another version of Etude wrote them.';
+
 /** Pages by keyset: the next is asked for when the end comes into view, and nothing is counted off. */
-function List({ run, filter, order, total }: ListProps) {
+function List({ run, filter, order, total, filling }: ListProps) {
   const [rows, setRows] = useState<TrajectoryRow[]>([]);
   const [next, setNext] = useState<string | null>('');
   const [fault, setFault] = useState<string | null>(null);
@@ -173,7 +193,7 @@ function List({ run, filter, order, total }: ListProps) {
     setAsking(true);
     api.trajectories(run, { ...filter, order: order || null, limit: PAGE, after: next || null }).then(
       (page) => {
-        setRows((old) => [...old, ...page.rows]);
+        setRows((old) => [...old, ...(isReport ? page.rows.filter((row) => linked(row, filter)) : page.rows)]);
         setNext(page.next);
         setAsking(false);
       },
@@ -183,14 +203,22 @@ function List({ run, filter, order, total }: ListProps) {
       },
     );
   }, [next, asking, fault, run, order]);
-  useEffect(more, []);
+  useEffect(() => {
+    if (next === '') more();
+  }, [next]);
+  const known = useRef(total);
+  useEffect(() => {
+    if (rows.length || next !== null || known.current === total) return;
+    known.current = total; // what there is now came after it was asked for
+    setNext('');
+  }, [rows, next, total]);
   useEffect(() => {
     listed.value = { run, address: hash.value, ids: rows.map((row) => row.id) };
   }, [rows]);
   if (fault && !rows.length) return <Fault why={fault} />;
   if (!rows.length) {
-    if (next !== null) return <Wait of="the trajectories" />;
-    return Object.keys(filter).length ? <Empty title="None is like that">Take a word out of the filter.</Empty> : <Empty title="No trajectory is kept">A run keeps each trajectory when it has been judged; the first comes within seconds of its start.</Empty>;
+    if (next !== null || filling) return <Wait of="the trajectories" />;
+    return Object.keys(filter).length ? <Empty title="None is like that">Take a word out of the filter.</Empty> : <Empty title="No trajectory is kept">{runOf(run)?.state === 'running' ? 'A run keeps each trajectory when it has been judged; the first comes within seconds of its start.' : NOTHING}</Empty>;
   }
   return (
     <div class="card">

@@ -18,12 +18,15 @@ export function WorkPage() {
   useEffect(() => (work.value ? follow('work', (data) => (data as Partial<WorkEvent>).work && tell((data as WorkEvent).work)) : undefined), []);
   if (!work.value) return <Empty title="This studio only looks">Start it with <code>etude studio --work</code> to have agents at work.</Empty>;
   if (!told) return <Wait of="the agents" />;
-  const alive = told.teams.filter((team) => !team.ended);
+  const alive = told.teams.filter((team) => !team.ended).flatMap((team) => team.agents);
+  const busy = alive.filter((agent) => agent.state !== 'resting' && !agent.error).length;
   return (
     <>
       <div class="title">
         <h1>Work</h1>
-        <span class="meta">{plural(alive.reduce((sum, team) => sum + team.agents.length, 0), 'agent')} at work</span>
+        <span class="meta">
+          {plural(alive.length, 'agent')}, {whole(busy)} at work
+        </span>
       </div>
       {told.inbox.length > 0 && (
         <section class="card stack" aria-label="Inbox">
@@ -44,7 +47,7 @@ export function WorkPage() {
       {[...told.teams].reverse().map((team) => (
         <Team key={team.id} team={team} />
       ))}
-      <Begin room={MOST - alive.reduce((sum, team) => sum + team.agents.length, 0)} first={!told.teams.length} />
+      <Begin room={MOST - alive.length} first={!told.teams.length} />
     </>
   );
 }
@@ -158,7 +161,7 @@ function Begin({ room, first }: { room: number; first: boolean }) {
       (why: unknown) => (setFault(why instanceof Error ? why.message : String(why)), setBusy(false)),
     );
   };
-  if (room <= 0) return <p class="muted small">Eight agents are at work, and more may not be at once. End a team to begin another.</p>;
+  if (room <= 0) return <p class="muted small">Eight agents are there, and more may not be at once. End a team to begin another.</p>;
   return (
     <details class="card" open={first}>
       <summary>Begin a team</summary>

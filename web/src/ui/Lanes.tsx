@@ -209,7 +209,7 @@ function ticks(pen: CanvasRenderingContext2D, from: number, to: number, x: (time
   pen.fillStyle = colour('muted');
   for (let time = Math.ceil((from - zero) / step) * step; time <= to - zero; time += step) {
     const at = x(time + zero);
-    pen.fillText(seconds(time), Math.min(at, width - 34), 12);
+    pen.fillText(time === 0 ? '0' : seconds(time), Math.min(at, width - 34), 12);
     pen.fillRect(at, 15, 1, 4);
   }
 }

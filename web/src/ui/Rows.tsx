@@ -68,7 +68,10 @@ export function Rows<R>({ label, rows: given, columns, id, open, total, more, ke
   useEffect(() => {
     // what is chosen has the focus, so that a screen reader tells of it and Enter follows its link
     // unless the next key has moved on already
-    if (at !== null && now.current.at === at) scroller.current?.querySelector<HTMLElement>('tr[data-chosen] a')?.focus({ preventScroll: true });
+    if (at === null || now.current.at !== at) return;
+    const row = scroller.current?.querySelector('tr[data-chosen]');
+    row?.querySelector('a')?.focus({ preventScroll: true });
+    row?.scrollIntoView({ block: 'nearest' }); // the table itself may be below what the window shows
   }, [at]);
   const withChosen = (does: (row: R) => void) => () => {
     const chosen = now.current.at === null ? undefined : now.current.rows[now.current.at];

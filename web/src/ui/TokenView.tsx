@@ -4,7 +4,7 @@
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { api } from '../api/client';
 import type { TokenColumns, TrajectoryRow } from '../api/types';
-import { figure, whole } from '../format';
+import { figure, versions, whole } from '../format';
 import { difference, scaleOf, WAYS, type Scale, type Way } from '../model/tokens';
 import { oneLine } from '../text';
 import { Empty, Fault, Said } from './bits';
@@ -69,7 +69,7 @@ export function TokenView({ run, row, segment, count, way, choose, start }: Prop
           </select>
         </label>
         <div class="key">
-          {WAYS[way].legend(scale).map(([paint, said]) => (
+          {(!any || WAYS[way].has(any)) && WAYS[way].legend(scale).map(([paint, said]) => (
             <span key={said}>
               <i class="edge" style={{ background: paint }} />
               {said}
@@ -208,7 +208,7 @@ function About({ at, pieces }: { at: number | null; pieces: Map<number, TokenCol
     ['sampled', tokens.sampled[index] === false ? 'no' : 'yes'],
     ['log-probability', figure(probability)],
     ['probability', probability === null || probability === undefined ? figure(null) : figure(Math.exp(probability))],
-    ['version', figure(tokens.version[index])],
+    ['version', versions(tokens.version[index] ?? null, tokens.version[index] ?? null)],
     ['advantage', figure(tokens.advantage?.[index])],
     ['entropy', figure(tokens.entropy?.[index])],
     ['trainer less sampler', figure(difference(tokens, index))],

@@ -2,7 +2,7 @@
 // the auditor's findings stand at the call that they are about.
 import { useEffect, useState } from 'preact/hooks';
 import type { Note, CallAnswer, FindingAnswer, TurnAnswer } from '../api/types';
-import { moment, plural, seconds } from '../format';
+import { moment, plural, seconds, version } from '../format';
 import { useKeys } from '../keys';
 import { refine } from '../router';
 import { work } from '../session';
@@ -48,7 +48,7 @@ function OneTurn({ turn, index, here, ...props }: Props & { turn: TurnAnswer; in
     <section id={`turn-${index}`} class={`turn${here ? ' here' : ''}`} tabIndex={-1} aria-label={`Turn ${turn.n + 1}, ${plural(turn.calls_total, 'call')}`}>
       <div class="n">
         <div title={moment(turn.at)}>{turn.kind === 'summary' ? 'summary' : turn.n + 1}</div>
-        {turn.version !== null && <div>v{turn.version}</div>}
+        {turn.version !== null && <div>{version(turn.version)}</div>}
         {turn.tokens && (
           <button class="btn quiet tokenlink" title="Its tokens" onClick={() => refine({ tab: 'tokens', segment: turn.tokens![0] || null, token: turn.tokens![1] })}>
             tokens
