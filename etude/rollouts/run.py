@@ -66,8 +66,10 @@ class Run:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop)
-        with View(ViewState(recipe=self.config.name), self.quiet) as self.view:
+        studio = f"etude studio {self.directory}"
+        with View(ViewState(recipe=self.config.name, studio=studio), self.quiet) as self.view:
             self._phase("starting")
+            self.view.line(f"see it in a browser: {studio}")
             await preflight(self.config, self.directory)
             self.cluster = await Cluster.start(self.config, self.directory)
             try:

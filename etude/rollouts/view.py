@@ -43,6 +43,8 @@ class ViewState:
     """Everything the view shows; plain data, changed in place."""
 
     recipe: str = ""
+    studio: str = ""
+    """The command that shows the run in a browser."""
     phase: str = "starting"
     elapsed_s: float = 0.0
     left_s: float | None = None
@@ -147,7 +149,7 @@ def _header(state: ViewState) -> Panel:
     if state.figures:
         known = "   ".join(f"{name} {value:.2f}" for name, value in state.figures.items())
         rows.append(Text(known, style="green"))
-    return Panel(Group(*rows), border_style="blue", padding=(0, 1))
+    return Panel(Group(*rows), border_style="blue", padding=(0, 1), subtitle=Text(state.studio), subtitle_align="right")
 
 
 def _learning(state: ViewState) -> Panel:
