@@ -171,7 +171,9 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "etude cluster up machines.toml": _MACHINES,
         "etude cluster status machines.toml": _MACHINES,
         "etude cluster down machines.toml": _MACHINES,
-        "etude train recipes/machines.toml --out /shared/runs/machines-0": _MACHINES,
+        "etude train recipes/machines.toml --out /shared/runs/machines-0": (
+            "machines", "tests/e2e/test_run_over_machines.py::test_a_run_goes_on_when_a_machine_is_killed",
+        ),
     },
     "docs/commands.md": {
         "etude cluster up machines.toml": _MACHINES,

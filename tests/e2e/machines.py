@@ -2,7 +2,7 @@
 
 A machine is a process 1 with namespaces of its own. It has an end of a wire to a bridge, which is in a network where
 the operator stands. What a machine must have of this one (the checkout, Python) it sees where that is; /tmp, /run,
-/root, /var/tmp and /dev/shm are its own, and empty. Killing process 1 is pulling the plug.
+/root, /var/tmp and /dev/shm are its own, and empty; it has no control groups. Killing process 1 is pulling the plug.
 """
 
 import os
@@ -43,7 +43,7 @@ mount -t tmpfs own /run
 mkdir -p /run/kept /run/sshd
 n=0
 for path in {kept}; do n=$((n+1)); mkdir -p /run/kept/$n; mount --bind {stage}/$n /run/kept/$n; done
-for path in /tmp /var/tmp /root /dev/shm; do mount -t tmpfs own $path; done
+for path in /tmp /var/tmp /root /dev/shm /sys/fs/cgroup; do mount -t tmpfs own $path; done
 chmod 1777 /tmp /var/tmp /dev/shm
 n=0
 for path in {kept}; do n=$((n+1)); mkdir -p $path; mount --bind /run/kept/$n $path; done

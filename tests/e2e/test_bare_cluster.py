@@ -28,14 +28,15 @@ def cluster(machines):
 class Cluster:
     """What the operator has and gives."""
 
-    def __init__(self, machines):
+    def __init__(self, machines, trainers=1):
+        """The head offers room for so many of a trainer, the others for a session worker each."""
         self.machines, directory = machines, machines.directory
         (directory / "secret").write_text(f"{SECRET}\n")
         (directory / "hosts.toml").write_text("x = 1\n")
         self.file = directory / "machines.toml"
         of_each = "".join(
             f'\n[[machines]]\naddress = "{address}"\nssh = "root@{address}"\ncpus = 2\n'
-            f"resources = {{ {'trainer' if number == 0 else 'sessions'} = 1 }}\n"
+            f"resources = {{ {f'trainer = {trainers}' if number == 0 else 'sessions = 1'} }}\n"
             for number, address in enumerate(machines.addresses)
         )
         self.file.write_text(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray import _raylet
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
@@ -45,6 +46,8 @@ def join(machines: MachinesConfig, variables: Mapping[str, str]) -> None:
     if token is not None:
         read_token(token.expanduser())
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token.expanduser().resolve())}
+        raylet: Any = _raylet
+        raylet.Config.initialize("")  # Ray has read the mode when it was imported
     try:
         with own_sigterm():
             ray.init(
