@@ -145,6 +145,13 @@ class Machines:
         outer.kill()
         outer.wait()
 
+    def cut(self, address, seconds):
+        """Its wire is out for this long."""
+        wire = f"wire-{address.rpartition('.')[2]}"
+        self._in_switch("ip", "link", "set", wire, "down")
+        time.sleep(seconds)
+        self._in_switch("ip", "link", "set", wire, "up")
+
     def init(self, address):
         """The number of its process 1, as it is here; None while there is none with a network of its own."""
         outer = self.inits[address]

@@ -1,6 +1,8 @@
 """`etude cluster` on three machines of namespaces, over the real sshd: started, looked at, one killed, ended."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -69,6 +71,13 @@ class Cluster:
         assert done.returncode == 0, done.stderr
         return json.loads(next(line for line in done.stdout.splitlines() if line.startswith(("{", "["))))
 
+    def kill(self, number, program):
+        """With -9, what is on a machine by this path."""
+        found = self.machines.pids(self.machines.addresses[number], program)
+        assert found
+        for process in found:
+            os.kill(process, signal.SIGKILL)
+
     def states(self):
         """By the machine's number, and how long it took to say."""
         began = time.monotonic()
@@ -126,9 +135,12 @@ def test_up_status_and_down_on_three_machines_of_which_one_dies(cluster):
     machines.boot(machines.addresses[2])  # plugged in again: it knows nothing, and joins
     assert cluster.did("up")["alive"] == 3
 
-    for process in machines.pids(machines.addresses[1], "raylet/raylet"):
-        subprocess.run(["kill", "-9", str(process)], check=True)
+    cluster.kill(1, "raylet/raylet")
     assert cluster.states() == ["alive", "dead", "alive"]
+
+    cluster.kill(0, "gcs/gcs_server")  # with the head the cluster is gone: all are started anew
+    assert cluster.states()[:2] == ["dead", "dead"]
+    assert cluster.did("up")["alive"] == 3
 
     down = cluster.did("down")
     assert set(down["ended"]) == set(machines.addresses)

@@ -12,6 +12,7 @@ from test_bare_cluster import Cluster
 from etude.archive.reader import ArchiveReader
 
 pytestmark = pytest.mark.timeout(900)
+CUT_S = 20.0
 TOKEN = "/root/.local/state/etude/clusters/trio/token"
 OVER = (
     'machines.url="10.77.0.1:6379"', f'machines.token_file="{TOKEN}"', f"model.path={ROOT}/models/etude-tiny",
@@ -93,6 +94,26 @@ def test_room_that_no_machine_has_is_named(cluster):
         assert "machines.places.engine: no machine has GPU 1; of that they have: GPU 0" in run.said()
 
 
+def whole(run, out, count):
+    """What a run says that had all its steps, and lost nothing."""
+    code, said = run.end()
+    assert code == 0, run.said()
+    summary = json.loads(said.splitlines()[-1])
+    assert [line["step"] for line in steps(out)] == list(range(1, count + 1))
+    assert (summary["lost"], summary["trained_twice"]) == (0, 0)
+    return summary
+
+
+@pytest.mark.proof(75)
+def test_a_run_goes_on_when_the_wire_of_a_machine_is_out_for_a_while(cluster):
+    out, machines = cluster.shared / "cut", cluster.machines
+    with Run(cluster, out, "rollouts.max_steps=6") as run:
+        run.wait(lambda: len(steps(out)) >= 1, "a step")
+        (where,) = playing(cluster)
+        machines.cut(where, CUT_S)
+        whole(run, out, 6)
+
+
 @pytest.mark.proof(60)
 def test_a_run_goes_on_when_a_machine_is_killed(cluster):
     out = cluster.shared / "run"
@@ -102,11 +123,7 @@ def test_a_run_goes_on_when_a_machine_is_killed(cluster):
         assert where in cluster.machines.addresses[1:]
         cluster.machines.unplug(where)
         run.wait(lambda: lines(out, "restart"), "the session worker to be missed")
-        code, said = run.end()
-        assert code == 0, run.said()
-    summary = json.loads(said.splitlines()[-1])
-    assert [line["step"] for line in steps(out)] == [1, 2, 3, 4]
-    assert (summary["lost"], summary["trained_twice"]) == (0, 0)
+        summary = whole(run, out, 4)
     assert summary["restarts"]["sessions"] >= 1
     with ArchiveReader(out) as reader:
         assert {row.worker.partition("/")[0] for row in reader.every()} == {"machine-2", "machine-3"}
