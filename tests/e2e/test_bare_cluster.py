@@ -135,14 +135,20 @@ def test_up_status_and_down_on_three_machines_of_which_one_dies(cluster):
     machines.boot(machines.addresses[2])  # plugged in again: it knows nothing, and joins
     assert cluster.did("up")["alive"] == 3
 
-    cluster.kill(1, "raylet/raylet")
-    assert cluster.states() == ["alive", "dead", "alive"]
-
-    cluster.kill(0, "gcs/gcs_server")  # with the head the cluster is gone: all are started anew
-    assert cluster.states()[:2] == ["dead", "dead"]
-    assert cluster.did("up")["alive"] == 3
-
     down = cluster.did("down")
     assert set(down["ended"]) == set(machines.addresses)
     assert [machines.processes(address) for address in machines.addresses] == [[], [], []]
     assert cluster.states() == ["stopped"] * 3
+
+
+@pytest.mark.proof(50)
+def test_a_machine_whose_ray_dies_is_told_of_and_a_head_that_dies_starts_all_anew(cluster):
+    cluster.did("up")
+    cluster.kill(1, "raylet/raylet")
+    assert cluster.states() == ["alive", "dead", "alive"]
+
+    cluster.kill(0, "gcs/gcs_server")  # and with it the cluster
+    assert cluster.states()[:2] == ["dead", "dead"]
+    assert cluster.did("up")["alive"] == 3
+    cluster.did("down")
+    assert [cluster.machines.processes(address) for address in cluster.machines.addresses] == [[], [], []]
