@@ -6,7 +6,7 @@ import time
 
 import pytest
 from machines import ROOT, Machines
-from small import command, lines, steps
+from small import command, steps
 from test_bare_cluster import Cluster
 
 from etude.archive.reader import ArchiveReader
@@ -70,14 +70,10 @@ class Run:
         return self.process.returncode, out
 
 
-def playing(cluster):
-    """The machines on which session workers are."""
+def having(cluster, actor):
+    """The machines on which an actor of this class is."""
     machines = cluster.machines
-    return [
-        address
-        for address in machines.addresses
-        if any("SessionWorker" in line for line in machines.processes(address))
-    ]
+    return [address for address in machines.inits if any(actor in line for line in machines.processes(address))]
 
 
 def test_a_directory_that_the_others_do_not_see_is_refused_before_anything_starts(cluster):
@@ -109,7 +105,7 @@ def test_a_run_goes_on_when_the_wire_of_a_machine_is_out_for_a_while(cluster):
     out, machines = cluster.shared / "cut", cluster.machines
     with Run(cluster, out, "rollouts.max_steps=6") as run:
         run.wait(lambda: len(steps(out)) >= 1, "a step")
-        (where,) = playing(cluster)
+        (where,) = having(cluster, "SessionWorker")
         machines.cut(where, CUT_S)
         whole(run, out, 6)
 
@@ -119,19 +115,31 @@ def test_a_run_goes_on_when_a_machine_is_killed(cluster):
     out = cluster.shared / "run"
     with Run(cluster, out) as run:
         run.wait(lambda: len(steps(out)) >= 1, "a step")
-        (where,) = playing(cluster)
+        (where,) = having(cluster, "SessionWorker")
         assert where in cluster.machines.addresses[1:]
         cluster.machines.unplug(where)
-        run.wait(lambda: lines(out, "restart"), "the session worker to be missed")
         summary = whole(run, out, 4)
     assert summary["restarts"]["sessions"] >= 1
     with ArchiveReader(out) as reader:
         assert {row.worker.partition("/")[0] for row in reader.every()} == {"machine-2", "machine-3"}
-    down_without(cluster, where)
 
-
-def down_without(cluster, gone):
-    """It ends what it can reach, and names the machine that it cannot."""
+    # `down` ends what it can reach, and names the machine that it cannot
     down = cluster.command("down")
-    assert down.returncode == 1 and f"{gone}: ssh gets no connection" in down.stderr
-    assert [cluster.machines.processes(each) for each in cluster.machines.addresses if each != gone] == [[], []]
+    assert down.returncode == 1 and f"{where}: ssh gets no connection" in down.stderr
+    left = {address: cluster.machines.processes(address) for address in cluster.machines.addresses if address != where}
+    assert list(left.values()) == [[], []]
+    cluster.machines.boot(where)
+
+
+@pytest.mark.proof(60)
+def test_a_run_goes_on_when_the_machine_of_its_trainer_is_killed(cluster):
+    """Ray finds room for all ranks on another one; the checkpoint is in the directory that both see."""
+    cluster.did("up")
+    out = cluster.shared / "trainer"
+    places = "machines.places={trainer={sessions=1}, engine={CPU=1}, sessions={trainer=1}, rewards={trainer=1}}"
+    with Run(cluster, out, places) as run:
+        run.wait(lambda: len(steps(out)) >= 1, "a step")
+        (where,) = having(cluster, "TrainerActor")
+        cluster.machines.unplug(where)
+        run.wait(lambda: having(cluster, "TrainerActor"), "a trainer elsewhere")
+        assert whole(run, out, 4)["restarts"]["trainer"] >= 1
