@@ -141,6 +141,8 @@ class Machines:
 
     def unplug(self, address):
         """Everything on it ends at once, and it is off the network."""
+        wire = f"wire-{address.rpartition('.')[2]}"
+        subprocess.run([*self.prefix, "ip", "link", "delete", wire])  # it would go by itself, at some time
         outer = self.inits.pop(address)
         outer.kill()
         outer.wait()

@@ -36,12 +36,12 @@ def cluster(tmp_path_factory):
 class Run:
     """Started on the head, as a user does who is logged in there."""
 
-    def __init__(self, cluster, out, *overrides):
+    def __init__(self, cluster, out, *overrides, resume=False):
         there = cluster.machines.there(cluster.machines.addresses[0])
         env = ["env", f"PYTHONPATH={ROOT}", "HOME=/root"]
         self.log = (cluster.machines.directory / f"{out.name}.log").open("w+")
         self.process = subprocess.Popen(
-            [*there, *env, *command(out, *OVER, *overrides)],
+            [*there, *env, *command(out, *OVER, *overrides, resume=resume)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log, text=True,
         )  # fmt: skip
 
