@@ -120,6 +120,10 @@ _SPLIT = (
     "tasks of several commits",
     "tests/tasks/test_split_by_time.py::test_the_command_writes_one_directory_a_split",
 )
+_MACHINES = (
+    "machines",
+    "tests/e2e/test_bare_cluster.py::test_up_status_and_down_on_three_machines_of_which_one_dies",
+)
 _WHOLE = (
     "a published model and an hour", "tests/e2e/test_agent_run.py::test_every_feature_of_the_recipe_must_have_acted",
 )  # fmt: skip
@@ -163,7 +167,18 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "uv and an index", "tests/product/test_harbor_agent.py::test_harbors_own_runner_plays_a_task",
         ),
     },
+    "docs/cluster.md": {
+        "etude cluster up machines.toml": _MACHINES,
+        "etude cluster status machines.toml": _MACHINES,
+        "etude cluster down machines.toml": _MACHINES,
+        "etude train recipes/machines.toml --out /shared/runs/machines-0": (
+            "machines", "tests/e2e/test_run_over_machines.py::test_a_run_goes_on_when_a_machine_is_killed",
+        ),
+    },
     "docs/commands.md": {
+        "etude cluster up machines.toml": _MACHINES,
+        "etude cluster status machines.toml --json": _MACHINES,
+        "etude cluster down machines.toml": _MACHINES,
         "etude pretrain recipes/base.toml --out runs/base": ("40 minutes", ""),
         "etude tasks split tasks/shop --out tasks/split --newest 0.3": _SPLIT,
         "etude images add debian:bookworm --package git --package python3 --name debian": _DEBIAN,

@@ -34,6 +34,7 @@ _SICK = {
 
 FILES = {
     "train": ("etude.rollouts.config:RunConfig",),
+    "cluster": ("etude.rollouts.machines.bare_config:BareConfig",),
     "pretrain": (
         "etude.trainer.base_model:BaseConfig",
         "etude.trainer.warm_start:WarmStartConfig",
@@ -55,7 +56,9 @@ FILES = {
 """What takes a TOML file, and the configs that one may be of."""
 _ALIKE = {"config": "train", "plan": "train", "acp": "agent"}
 """Commands that take the file of another one."""
-_NEEDED = dict.fromkeys(("train", "config", "plan", "pretrain", "play", "serve", "models", "weights"), "train")
+_NEEDED = dict.fromkeys(
+    ("train", "config", "plan", "cluster", "pretrain", "play", "serve", "models", "weights"), "train"
+)
 _NEEDED["studio"] = "studio"
 """The extras that commands need as a whole, whichever of its packages they miss first."""
 

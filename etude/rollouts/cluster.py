@@ -1,10 +1,10 @@
 """Starts, reaches and stops the processes of a run.
 
-Owns Ray's life and the workers of all kinds; the controller knows processes only through this. A rollout is played by
-one worker and judged by another. When a judge dies, another judges the rollout again, which is sealed on the disk.
-After `rollouts.attempts` judges have died or met their deadline, the rollout counts as one that cannot be judged: it
-gets the lowest reward, provided that the state its task begins with can be judged. Every wait has a deadline that says
-what it waited for.
+Owns Ray's life, or the run's part in a Ray of several machines (`machines`), and the workers of all kinds; the
+controller knows processes only through this. A rollout is played by one worker and judged by another. When a judge
+dies, another judges the rollout again, which is sealed on the disk. After `rollouts.attempts` judges have died or met
+their deadline, the rollout counts as one that cannot be judged: it gets the lowest reward, provided that the state its
+task begins with can be judged. Every wait has a deadline that says what it waited for.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from etude.rollouts.actors import rewards, sessions
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.fleet import Fleet
+from etude.rollouts.machines.joining import join, placed, require_shared
 from etude.rollouts.ray_signals import own_sigterm
 from etude.rollouts.router import FleetView
 from etude.rollouts.sample import Sample, failed
@@ -68,6 +69,7 @@ class Cluster:
     def __init__(self, config: RunConfig, directory: Path, sandboxes: Launched | None) -> None:
         from etude.models.checkpoint import shape_of  # torch, which preflight has loaded by now
 
+        self.directory = directory
         self.config, self.sandboxes, self.model = config, sandboxes, shape_of(config.model.path)
         store = config.store_of(directory)
         self.restarts = Restarts(config.faults, directory / "metrics.jsonl")
@@ -78,9 +80,7 @@ class Cluster:
         self.trainer = TrainerWorker(config, store, directory, self.restarts)
         rollouts, spares = config.rollouts, config.faults.spares
         self.sessions = WorkerPool("sessions", self._session_worker, rollouts.workers, spares, self.restarts)
-        self.rewards = WorkerPool(
-            "rewards", lambda: rewards.RewardWorker.remote(config, directory), rollouts.workers, 0, self.restarts
-        )
+        self.rewards = WorkerPool("rewards", self._reward_worker, rollouts.workers, 0, self.restarts)
         self.trajectories = TrajectoryStore(directory / "trajectories")
         self.evaluated = TrajectoryStore(directory / "evaluated")
         """Sessions of evaluations: they stay there, to be read."""
@@ -89,28 +89,18 @@ class Cluster:
 
     @classmethod
     async def start(cls, config: RunConfig, directory: Path) -> Cluster:
-        """Start Ray on this machine and all workers; returns when those that play, judge and sample are ready."""
+        """Start Ray on this machine, or join that of several, and start all workers; returns when those that play,
+        judge and sample are ready.
+        """
         os.environ |= {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
         config.deadlines.apply()
-        root = str(Path(__file__).parents[2])
-        with own_sigterm():
-            ray.init(
-                num_cpus=2,
-                include_dashboard=False,
-                object_store_memory=256 * 1024 * 1024,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                configure_logging=False,
-                _system_config=dict.fromkeys(_NO_SPARE_WORKERS, False),
-                runtime_env={
-                    "env_vars": {
-                        "PYTHONPATH": root,
-                        "OMP_NUM_THREADS": "1",
-                        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-                        **config.deadlines.variables(),
-                    }
-                },
-            )
+        variables = {"OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", **config.deadlines.variables()}
+        if config.machines is not None:
+            join(config.machines, variables)
+            directory, config = directory.resolve(), _anywhere(config)
+            await require_shared(config, directory)
+        else:
+            _start_ray(variables)
         sandboxes = None
         if config.cluster is not None and isinstance(config.environment, ClusterConfig):
             from etude.environments.cluster.launch import launch  # most runs have none, and load none of it
@@ -121,9 +111,12 @@ class Cluster:
         return cluster
 
     def _session_worker(self) -> Any:
-        made = sessions.SessionWorker.remote(self.config)
+        made = placed(sessions.SessionWorker, "sessions", self.config).remote(self.config)
         made.see.remote(self.fleet.view())
         return made
+
+    def _reward_worker(self) -> Any:
+        return placed(rewards.RewardWorker, "rewards", self.config).remote(self.config, self.directory)
 
     def _tell(self, view: FleetView) -> None:
         """Every session worker, of the engines that there are."""
@@ -226,6 +219,28 @@ class Cluster:
         finally:
             self.trainer.worker.release()
             ray.shutdown()
+
+
+def _start_ray(variables: dict[str, str]) -> None:
+    """On this machine, for this run alone: one of several machines that is here too is not meant."""
+    with own_sigterm():
+        ray.init(
+            "local",
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=256 * 1024 * 1024,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+            _system_config=dict.fromkeys(_NO_SPARE_WORKERS, False),
+            runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2]), **variables}},
+        )
+
+
+def _anywhere(config: RunConfig) -> RunConfig:
+    """The same, of whose paths every machine makes the same: elsewhere a process starts in another directory."""
+    model = config.model.model_copy(update={"path": config.model.path.resolve()})
+    return config.model_copy(update={"model": model})
 
 
 async def _told(reached: Awaitable[None], moved: Callable[[State], object], at: State) -> None:

@@ -25,6 +25,7 @@ from etude.plugins import named
 from etude.rewards.reward import RewardConfig
 from etude.rollouts.faults import FaultConfig
 from etude.rollouts.groups import GroupConfig
+from etude.rollouts.machines.config import MachinesConfig
 from etude.tasks.families import Family, family
 from etude.trainer.config import TrainerConfig
 from etude.weights.opening import is_local
@@ -171,6 +172,8 @@ class RunConfig(Config):
     cluster: LaunchConfig | None = None
     """The cluster of sandboxes that the run starts on its Ray: required where `environment.kind` is "cluster", and
     refused elsewhere."""
+    machines: MachinesConfig | None = None
+    """The Ray of several machines that the run joins; None: it starts one of its own, on this machine."""
     harness: HarnessConfig = HarnessConfig()
     engine: EngineChoice = EngineConfig()
     fleet: EngineFleetConfig = EngineFleetConfig()
@@ -225,6 +228,15 @@ class RunConfig(Config):
             raise ValueError(
                 f'model.expert_format = "{self.model.expert_format}": the ranks of a mesh (trainer.ranks is a table) '
                 'multiply experts as they are; set it to "plain", or give trainer.ranks a number'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _measured(self) -> RunConfig:
+        if self.machines is not None and self.control.enabled:
+            raise ValueError(
+                "control.enabled: the control trains for as much CPU time as training took, which is measured on one "
+                "machine only; set it to false where `machines` is given"
             )
         return self
 

@@ -28,6 +28,7 @@ from etude.rollouts.actors import engine as engine_actor
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Kind, Restarts
 from etude.rollouts.links import FleetEngine, Link, Loaded, RayLink, Swap, counts
+from etude.rollouts.machines.joining import placed
 from etude.rollouts.ray_process import STOP_S
 from etude.rollouts.router import FleetView, Member
 from etude.rollouts.worker import Event, Worker, WorkerGone, WorkerState
@@ -189,7 +190,8 @@ class Fleet:
     def open(self, place: int) -> RayLink:
         name = f"engine-{self._made}"
         self._made += 1
-        link = RayLink(name, engine_actor.EngineActor.options(name=name).remote(self.config, self.store, place))
+        actor = placed(engine_actor.EngineActor, "engine", self.config, name=name)
+        link = RayLink(name, actor.remote(self.config, self.store, place))
         self.engines[name] = FleetEngine(name, link)
         return link
 

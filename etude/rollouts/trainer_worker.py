@@ -21,6 +21,7 @@ from etude.records import Version
 from etude.rollouts.actors import trainer
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Kind, Restarts
+from etude.rollouts.machines.joining import RanksRoom
 from etude.rollouts.ray_process import STOP_S, RayProcess
 from etude.rollouts.sample import SampleGroup
 from etude.rollouts.worker import Worker, WorkerAway, WorkerGone
@@ -56,7 +57,7 @@ class TrainerWorker:
         self._step = 0
         """The last that the newest process has made, or has found made."""
         self._since: list[_Asked] = []
-        self._stepping = asyncio.Lock()
+        self._stepping, self._room = asyncio.Lock(), RanksRoom(config)
         raw_bytes = sum(file.stat().st_size for file in config.model.path.glob("*.safetensors"))
         self._published_s, self._saved_s = publish_seconds(raw_bytes), publish_seconds(STATE_BYTES * raw_bytes)
         self.worker = Worker(self, 0, restarts)
@@ -142,7 +143,8 @@ class TrainerWorker:
     # --- the policy ---------------------------------------------------------------------------------------------------
 
     def open(self, place: int) -> RayProcess:
-        return RayProcess("the trainer", trainer.TrainerActor.remote(self.config, self.store, self.directory), "health")
+        actor = self._room.placed(trainer.TrainerActor)
+        return RayProcess("the trainer", actor.remote(self.config, self.store, self.directory), "health")
 
     async def prepare(self, process: RayProcess) -> None:
         """Resume, and make those steps again that were done after the checkpoint; one that was not, its caller asks

@@ -20,6 +20,7 @@ NOWHERE = [
     ["train", "nowhere.toml", "--unsupervised"],
     ["config", "nowhere.toml"],
     ["plan", "nowhere.toml"],
+    ["cluster", "status", "nowhere.toml"],
     ["plan", str(ROOT / "recipes/quickstart.toml"), "--from", "nowhere"],
     ["runs", "set", "nowhere", "groups.size=4"],
     ["runs", "replace", "nowhere", "trainer"],

@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -40,6 +41,7 @@ NOT_RUN = {
     **dict.fromkeys(
         ("train", "pretrain", "plan", "bench behaviour", "tasks mine", "tasks split", "environments burst"), _FIGURES
     ),
+    "cluster up": "starts Ray on other machines; it prints what status does",
 }
 """Each with the reason."""
 SCENES_OF = {
@@ -147,6 +149,20 @@ def config(run: Run, place: Path) -> Iterator[Any]:
     yield run("train", RECIPE, "--explain", "groups.size")
 
 
+def cluster(run: Run, place: Path) -> Iterator[Any]:
+    """Over a stand-in for ssh that runs the far side here."""
+    ssh = place / "bin/ssh"
+    ssh.parent.mkdir()
+    ssh.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift 2; exec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    file = place / "machines.toml"
+    file.write_text(f'name = "nobody"\npython = "{sys.executable}"\nmachines = [{{address = "127.0.0.1"}}]\n')
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PATH", str(ssh.parent), prepend=":")
+        yield run("cluster", "status", file)
+        yield run("cluster", "down", file)
+
+
 def tasks(run: Run, place: Path) -> Iterator[Any]:
     [made] = run("tasks", "generate", "--rung", "2", "--count", "1", "--out", place / "tasks")
     yield made
@@ -190,6 +206,7 @@ PLAYS: dict[tuple[str, ...], Callable[[Run, Path], Iterator[Any]]] = {
     ("init",): init,
     ("doctor", "environments doctor"): doctors,
     ("config",): config,
+    ("cluster status", "cluster down"): cluster,
     ("tasks generate", "tasks validate", "tasks pack", "tasks unpack"): tasks,
     ("images add", "images list", "images gc"): images,
     ("bench run", "bench compare", "bench report"): bench,

@@ -1,0 +1,45 @@
+"""The recipe's table `[machines]`: a run that joins a Ray of several machines, in place of one of its own.
+
+Owns `MachinesConfig`, without Ray. What a process asks of Ray is in Ray's own words: `CPU`, `GPU`, `memory` in bytes,
+or whatever name a machine offers (`resources` in the file of `etude cluster`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from etude.config import Config
+
+Part = Literal["trainer", "engine", "sessions", "rewards"]
+Asked = dict[str, Annotated[float, Field(gt=0)]]
+
+
+class MachinesConfig(Config):
+    """A Ray that runs already, `etude cluster up` starts one. The run must be started on one of its machines, and all
+    of them must see its directory and the model under the same paths.
+    """
+
+    url: str
+    """HOST:PORT of the head, as the machines reach it."""
+    token_file: Path | None = None
+    """Holds the token that this Ray asks for, on the machine where the run is started; None: it asks for none."""
+    places: dict[Part, Asked] = {}
+    """What one process of a part asks Ray for, such as `sessions = { CPU = 1 }`; a part that is not named asks for
+    nothing. Of the trainer each rank does. Its ranks are on one machine (STRICT_PACK), since they are processes below
+    one actor. Those of every other part are spread over the machines that have what they ask for (SPREAD)."""
+
+    @field_validator("url")
+    @classmethod
+    def _of_the_head(cls, url: str) -> str:
+        if url.startswith("ray://"):
+            raise ValueError(
+                f"{url} is for Ray's client, through which no run goes: its processes call each other. Start the run "
+                "on a machine of the cluster, and give HOST:PORT of the head"
+            )
+        host, _, port = url.rpartition(":")
+        if not host or "/" in url or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ValueError(f"{url!r} is not HOST:PORT of the head, such as 10.0.0.1:6379")
+        return url

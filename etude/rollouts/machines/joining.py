@@ -1,0 +1,191 @@
+"""A run's way into a Ray of several machines: joined, held to what all of them must share, and its processes placed.
+
+Owns what is looked at before any process of the run starts. Every machine must see the run's directory, for tokens go
+through it from the worker that plays to the one that judges and to the trainer, and must have the same model and the
+same Etude. So a machine that a process could be placed on and could do nothing there is named at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import secrets
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray import _raylet
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup, placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from etude import __version__
+from etude.deadlines import scaled
+from etude.errors import ConfigError, DeadlineExceeded, EtudeError
+from etude.rollouts.machines.config import MachinesConfig, Part
+from etude.rollouts.ray_signals import own_sigterm
+from etude.serving.token import read_token
+from etude.weights.opening import is_local
+
+if TYPE_CHECKING:
+    from etude.rollouts.config import RunConfig
+
+_LOOK_S = 60.0
+"""For a machine to start a process that looks: Python and Ray have to be read from its disk."""
+_OWN_WORDS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+"""What Ray calls these where it is asked for them."""
+
+
+def join(machines: MachinesConfig, variables: Mapping[str, str]) -> None:
+    """Make this process one of that Ray, whose processes for us have these variables. Raises EtudeError."""
+    token = machines.token_file
+    if token is not None:
+        read_token(token.expanduser())
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token.expanduser().resolve())}
+        raylet: Any = _raylet
+        raylet.Config.initialize("")  # Ray has read the mode when it was imported
+    try:
+        with own_sigterm():
+            ray.init(
+                machines.url, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False,
+                runtime_env={"env_vars": dict(variables)},
+            )  # fmt: skip
+    except (RayError, OSError, RuntimeError, ValueError) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise EtudeError(
+            f"machines.url: the Ray at {machines.url} cannot be joined ({said}); start the run on a machine of the "
+            "cluster, where `etude cluster status` says that it is alive"
+        ) from None
+
+
+async def require_shared(config: RunConfig, directory: Path) -> None:
+    """Raises ConfigError, naming the machine, where one does not see or have what this one does."""
+    machines = {each["NodeManagerAddress"]: each for each in ray.nodes() if each["Alive"]}
+    _require_room(config, [each["Resources"] for each in machines.values()])
+    seen = [directory.resolve()]
+    if config.store is not None and is_local(config.store):
+        seen.append(Path(config.store.removeprefix("file://")).resolve())
+    with contextlib.ExitStack() as probes:
+        words = [(path, probes.enter_context(_probe(path))) for path in seen]
+        of = [(address, each["NodeID"]) for address, each in machines.items()]
+        await asyncio.gather(*(_require_of(address, node, words, config) for address, node in of))
+
+
+def _require_room(config: RunConfig, machines: Sequence[Mapping[str, float]]) -> None:
+    """Ray would wait forever for room that no machine has."""
+    assert config.machines is not None
+    for part in config.machines.places:
+        asked = _whole(config, part)
+        if not any(all(each.get(name, 0) >= amount for name, amount in asked.items()) for each in machines):
+            there = "; ".join(sorted({_words({name: each.get(name, 0) for name in asked}) for each in machines}))
+            raise ConfigError(
+                f"machines.places.{part}: no machine has {_words(asked)}; of that they have: {there}. Ask for less, or "
+                "give a machine more (`cpus` and `resources` in the file of `etude cluster`)"
+            )
+
+
+def _whole(config: RunConfig, part: Part) -> dict[str, float]:
+    """What one process of a part asks for; that of the trainer for all of its ranks."""
+    assert config.machines is not None
+    times = config.trainer.processes if part == "trainer" else 1
+    return {name: amount * times for name, amount in config.machines.places.get(part, {}).items()}
+
+
+def _words(amounts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {amount:g}" for name, amount in amounts.items())
+
+
+@contextlib.contextmanager
+def _probe(directory: Path) -> Generator[str]:
+    """A word in a file of this directory, for as long as it is entered; gives the file's name."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f".shared-{secrets.token_hex(8)}"
+    path.touch()
+    try:
+        yield path.name
+    finally:
+        path.unlink(missing_ok=True)
+
+
+async def _require_of(address: str, node: str, words: Sequence[tuple[Path, str]], config: RunConfig) -> None:
+    looking = ray.remote(num_cpus=0, max_retries=0)(_look).options(
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+    )
+    try:
+        async with asyncio.timeout(scaled(_LOOK_S)):
+            version, model, missing = await looking.remote([path / name for path, name in words], config.model.path)
+    except TimeoutError:
+        raise DeadlineExceeded(f"machine {address} to look at the run's directory", scaled(_LOOK_S)) from None
+    except RayError as error:
+        said = (str(error).strip().splitlines() or [""])[-1]
+        raise ConfigError(
+            f"machines: {address} cannot run Etude ({said}); install the same there as here, with its extra train"
+        ) from None
+    if version != __version__:
+        raise ConfigError(f"machines: {address} has Etude {version}, and this machine {__version__}; install the same")
+    if missing:
+        raise ConfigError(
+            f"machines: {address} does not see {missing[0].parent}; the run's directory and its store must be on a "
+            "file system that all machines share under the same path, NFS say: choose another --out, or mount it there"
+        )
+    if model != _digest(config.model.path):
+        raise ConfigError(
+            f"model.path: {address} has {'another model' if model else 'no model'} at {config.model.path}; copy it "
+            "there under the same path, or put it where all machines see it"
+        )
+
+
+def _look(probes: Sequence[Path], model: Path) -> tuple[str, str, list[Path]]:
+    """Runs on each machine: the Etude there, its model, and which probes it does not see."""
+    return __version__, _digest(model), [each for each in probes if not each.exists()]
+
+
+def _digest(model: Path) -> str:
+    """Of what tells one model from another without reading its weights; "" where there is none."""
+    try:
+        config = (model / "config.json").read_bytes()
+        sizes = sorted((each.name, each.stat().st_size) for each in model.glob("*.safetensors"))
+    except OSError:
+        return ""
+    return hashlib.sha256(config + repr(sizes).encode()).hexdigest()
+
+
+# --- where processes are placed ---------------------------------------------------------------------------------------
+
+
+def placed(actor: Any, part: Part, config: RunConfig, **options: Any) -> Any:
+    """The actor as one of a part, which Ray spreads over the machines that have what it asks for: so one that dies
+    takes few of them with it. Another takes its place wherever there is room then.
+    """
+    if config.machines is not None:
+        options |= {"scheduling_strategy": "SPREAD", **_options(_whole(config, part))}
+    return actor.options(**options)
+
+
+class RanksRoom:
+    """The trainer's place: room for all ranks on one machine (STRICT_PACK), since they are processes below one actor
+    and reach each other there. A placement group keeps it while a trainer that died is started anew; where its machine
+    is gone, Ray finds it on another. Nothing is asked for in a Ray of the run's own.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._group: PlacementGroup | None = None
+
+    def placed(self, actor: Any) -> Any:
+        asked = {} if self._config.machines is None else _whole(self._config, "trainer")
+        if not asked:
+            return actor
+        if self._group is None:
+            self._group = placement_group([asked], strategy="STRICT_PACK")
+        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=0)
+        return actor.options(scheduling_strategy=strategy, **_options(asked))
+
+
+def _options(asked: Mapping[str, float]) -> dict[str, Any]:
+    own = {_OWN_WORDS[name]: amount for name, amount in asked.items() if name in _OWN_WORDS}
+    return {**own, "resources": {name: amount for name, amount in asked.items() if name not in _OWN_WORDS}}

@@ -1,0 +1,145 @@
+"""The file of `etude cluster` and the recipe's `[machines]`: what is refused, and what is said of a machine."""
+
+import asyncio
+import json
+import sys
+
+import pytest
+
+from etude.config import load_recipe
+from etude.errors import ConfigError, EtudeError
+from etude.rollouts.config import RunConfig
+from etude.rollouts.machines.bare import BareCluster, MachineStatus, alike, status_of
+from etude.rollouts.machines.bare_config import BareConfig
+from etude.rollouts.machines.ssh import Unreached, ask, command_of
+
+TWO = 'machines=[{address="10.0.0.1"}, {address="10.0.0.2", ssh="root@two"}]'
+
+
+def cluster(*sets):
+    return load_recipe(None, BareConfig, [TWO, *sets])
+
+
+def recipe(*sets):
+    return load_recipe(None, RunConfig, ["name=test", "control.enabled=false", *sets])
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (['machines=[{address="a"}, {address="a"}]'], "a is there twice"),
+        (['machines=[{address="a", ssh="-oProxyCommand=x"}]'], "ssh"),
+        (['files={"here.txt"="x"}'], "give an absolute path"),
+        (['env={RAY_AUTH_MODE="disabled"}'], "is set by Etude"),
+        (['env={A="1"}', 'secrets={A="a"}'], "both in env and in secrets"),
+    ],
+)
+def test_a_file_of_machines_that_cannot_be_meant_is_refused(sets, said):
+    with pytest.raises(ConfigError, match=said):
+        cluster(*sets)
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (["machines.url=ray://10.0.0.1:10001"], "Start the run on a machine of the cluster"),
+        (["machines.url=10.0.0.1"], "is not HOST:PORT"),
+        (["machines.url=10.0.0.1:6379", "machines.places={sessions={CPU=0}}"], "machines.places.sessions.CPU"),
+        (["machines.url=10.0.0.1:6379", "control.enabled=true"], "set it to false where `machines` is given"),
+    ],
+)
+def test_a_recipe_that_cannot_join_is_refused(sets, said):
+    with pytest.raises(ConfigError, match=said):
+        recipe(*sets)
+
+
+def test_secrets_are_on_no_command_line_and_a_file_that_is_not_there_is_named(tmp_path):
+    (tmp_path / "key").write_text("hidden\n")
+    config = cluster(f'secrets={{STORE_KEY="{tmp_path}/key"}}', f'token_file="{tmp_path}/token"')
+    assert config.variables()["STORE_KEY"] == "hidden"
+    line = command_of(config, config.machines[1])
+    assert "root@two" in line and not [word for word in line if "hidden" in word or config.token() in word]
+    with pytest.raises(ConfigError, match=r"secrets.STORE_KEY: .*No such file"):
+        cluster(f'secrets={{STORE_KEY="{tmp_path}/none"}}').variables()
+
+
+ALIVE = {"processes": 4, "raylet": True, "head": False}
+HEAD = {
+    **ALIVE,
+    "head": True,
+    "table": {"10.0.0.1": {"alive": True, "resources": {"CPU": 2, "node:10.0.0.1": 1, "memory": 9}}},
+}
+LOST = {**HEAD, "table": {"10.0.0.2": {"alive": False, "resources": {}}}}
+
+
+@pytest.mark.parametrize(
+    ("look", "head", "state", "why"),
+    [
+        (ALIVE, LOST, "dead", "given it up"),
+        (ALIVE, HEAD, "dead", "not heard of it"),
+        ({**ALIVE, "raylet": False, "processes": 0}, HEAD, "stopped", "nothing of the cluster"),
+        ({**ALIVE, "raylet": False}, HEAD, "dead", "has ended there"),
+        (ALIVE, {**ALIVE, "head": False}, "unknown", "head's own process has ended"),
+        (ALIVE, {**ALIVE, "silent": "it hangs"}, "unknown", "it hangs"),
+        (ALIVE, Unreached("gone"), "unknown", "cannot be asked"),
+        (Unreached("ssh gets no connection"), HEAD, "unreachable", "no connection"),
+    ],
+)
+def test_a_machine_is_described_by_itself_and_by_the_head(look, head, state, why):
+    said = status_of(cluster().machines[1], False, look, head)
+    assert said.state == state and why in said.why
+
+
+def test_what_a_machine_gives_away_is_told_without_rays_own_names():
+    assert status_of(cluster().head, True, HEAD, HEAD) == MachineStatus("10.0.0.1", True, "alive", 4, {"CPU": 2})
+
+
+def test_machines_must_be_alike():
+    of = {"etude": "0.1.0", "ray": "2.60.0", "python": "3.11.7"}
+    alike({"a": of, "b": of})
+    with pytest.raises(ConfigError, match=r"a has ray 2.60.0, and b has 2.59.0"):
+        alike({"a": of, "b": {**of, "ray": "2.59.0"}})
+
+
+@pytest.fixture
+def ssh(tmp_path, monkeypatch):
+    """A program `ssh` in which the far side is whatever a test writes."""
+
+    def made(script):
+        path = tmp_path / "bin/ssh"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", str(path.parent), prepend=":")
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "said"),
+    [
+        ("echo 'Permission denied (publickey).' >&2; exit 255", Unreached, "denied.*BatchMode=yes 10.0.0.1 true"),
+        ("exit 127", ConfigError, "10.0.0.1 has no python3"),
+        ("echo \"No module named 'psutil'\" >&2; exit 1", ConfigError, "has no Etude with its extra train"),
+        ("echo 'etude-cluster: {\"error\": \"the disk is full\"}'", EtudeError, "10.0.0.1: the disk is full"),
+        ("exec sleep 60", Unreached, "waited 0.5 s for 10.0.0.1 to look"),
+    ],
+)  # fmt: skip
+def test_what_ssh_ends_with_is_said_with_what_to_do(ssh, script, error, said):
+    ssh(script)
+    with pytest.raises(error, match=said):
+        asyncio.run(ask(cluster(), cluster().head, {"verb": "look"}, 0.5 if "sleep" in script else 30))
+
+
+def test_the_request_goes_by_stdin_and_a_login_may_print_first(ssh):
+    ssh('echo welcome; read line; echo "etude-cluster: {\\"said\\": $line}"')
+    assert asyncio.run(ask(cluster(), cluster().head, {"verb": "look"}, 30)) == {"said": {"verb": "look"}}
+
+
+def test_the_far_side_answers_of_this_machine(ssh):
+    """The real one, without a network: nothing of such a cluster runs here, so there is nothing to end."""
+    ssh('while [ "$1" != -- ]; do shift; done; shift 2; exec sh -c "$*"')
+    config = cluster(f'python="{sys.executable}"', "name=nobody")
+    assert {each.state for each in asyncio.run(BareCluster(config).status())} == {"stopped"}
+    assert asyncio.run(BareCluster(config).down()) == {"10.0.0.1": 0, "10.0.0.2": 0}
+    json.dumps([each.as_json() for each in asyncio.run(BareCluster(config).status())])
