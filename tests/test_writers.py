@@ -149,6 +149,8 @@ NOT_TRIED = {
     "rewards/callcard.py": "makes a file of this repository, for who works on it",
     "rewards/callset.py": "makes a file of this repository, for who works on it",
     "rewards/realset.py": "makes a file of this repository, for who works on it",
+    "rollouts/machines/far.py": "`etude cluster up` says which machine refused a file, and is given again",
+    "rollouts/machines/joining.py": "whether every machine sees one file: a run that cannot write it does not begin",
     "studio/mirrored.py": "a cache of a store: what cannot be kept is told of, and asked for again",
     "rollouts/claim.py": "the recipe of a run that has not begun: where it cannot be written, nothing was made yet",
     "rollouts/plan/planner.py": SCRATCH,
