@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from etude.errors import ConfigError, EtudeError
+from etude.product.sessions.errors import Refused
 from etude.serving.wire import bug, dump
 from etude.studio.archives import Archives
 from etude.studio.live import live_of
@@ -166,15 +167,37 @@ def run_topics(runs: Runs, archives: Archives) -> MakeTopic:
     return made
 
 
-def topics_of(asked: Mapping[str, str | None], makers: Iterable[MakeTopic]) -> dict[str, Topic]:
-    """By their names. Raises ConfigError for a name that is none, Refused for a run or session that is not there."""
-    found: dict[str, Topic] = {}
-    for name, cursor in asked.items():
-        made = (topic for make in makers if (topic := make(name.split("/"), cursor or None)) is not None)
-        if (topic := next(made, None)) is None:
-            raise ConfigError(f"topics: no topic {name[:100]!r}; there are {KNOWN}")
-        found[name] = topic
+class GoneTopic(Topic):
+    """Of a run or a session that is not there: its listener is told so, and goes on with all others."""
+
+    def __init__(self, why: Refused) -> None:
+        super().__init__(None)
+        self.why = why
+
+    async def open(self) -> Told:
+        raise self.why
+
+    async def new(self) -> Told:
+        raise self.why
+
+
+def topics_of(asked: Mapping[str, str | None], makers: Sequence[MakeTopic]) -> dict[str, Topic]:
+    """By their names. Raises ConfigError for a name that is none, Refused where none of them is there any more."""
+    found = {name: _topic_of(name, cursor, makers) for name, cursor in asked.items()}
+    gone = [topic.why for topic in found.values() if isinstance(topic, GoneTopic)]
+    if gone and len(gone) == len(found):
+        raise gone[0]
     return found
+
+
+def _topic_of(name: str, cursor: str | None, makers: Sequence[MakeTopic]) -> Topic:
+    try:
+        made = (topic for make in makers if (topic := make(name.split("/"), cursor or None)) is not None)
+        if (topic := next(made, None)) is not None:
+            return topic
+    except Refused as error:
+        return GoneTopic(error)
+    raise ConfigError(f"topics: no topic {name[:100]!r}; there are {KNOWN}")
 
 
 def _cursor_of_steps(cursor: str | None) -> str | None:

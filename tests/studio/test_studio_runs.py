@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -226,6 +227,11 @@ def test_what_state_a_run_is_in(tmp_path: Path) -> None:
             with served.stream({"runs": cursor}) as events:
                 assert next(events)[2] == {"opened": True}
             assert served.get("/runs/nothing-here", 404)["error"]["kind"] == "not_found"
+            gone = "run/nothing-here/steps"
+            with served.stream({gone: None, "runs": None}) as events:  # who follows it is told, and of all else as ever
+                told = {name: data for name, _, data in islice(events, 2)}
+                assert "nothing-here" in told[gone]["failed"] and told["runs"]["runs"]
+            assert served.http.post("/api/stream", json={"topics": {gone: None}}).status_code == 404
     finally:
         alive.kill()
         alive.communicate()
