@@ -75,8 +75,7 @@ class BareCluster:
 
     async def status(self) -> list[MachineStatus]:
         """Of every machine, whatever is wrong with it, within one deadline for all of them."""
-        asked = (self._ask(each, "look", {}, ASK_S) for each in self.config.machines)
-        looks = await asyncio.gather(*asked, return_exceptions=True)
+        looks = await self._answers("look", {}, ASK_S, self.config.machines)
         for each in looks:
             if isinstance(each, BaseException) and not isinstance(each, EtudeError):
                 raise each
@@ -90,8 +89,8 @@ class BareCluster:
         ended: dict[str, int] = {}
         wrong: list[BaseException] = []
         for machines in (self.config.machines[1:], (self.config.head,)):
-            asked = (self._ask(each, "stop", {"seconds": scaled(STOP_S)}, STOP_S + ASK_S) for each in machines)
-            for machine, said in zip(machines, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+            answers = await self._answers("stop", {}, STOP_S + ASK_S, machines)
+            for machine, said in zip(machines, answers, strict=True):
                 if isinstance(said, BaseException):
                     wrong.append(said)
                 else:
@@ -119,15 +118,20 @@ class BareCluster:
     ) -> dict[str, dict[str, Any]]:
         """What each answers, by its address. Raises what the first says that is wrong, when all have answered."""
         asked = self.config.machines if machines is None else machines
-        answers = await asyncio.gather(
-            *(self._ask(each, verb, more, seconds) for each in asked), return_exceptions=True
-        )
+        answers = await self._answers(verb, more, seconds, asked)
         found: dict[str, dict[str, Any]] = {}
         for machine, said in zip(asked, answers, strict=True):
             if isinstance(said, BaseException):
                 raise said
             found[machine.address] = said
         return found
+
+    async def _answers(
+        self, verb: str, more: dict[str, Any], seconds: float, machines: Sequence[MachineConfig]
+    ) -> list[Any]:
+        """What each says, or what was raised in its place: all are asked side by side, and seen to."""
+        asked = (self._ask(each, verb, more, seconds) for each in machines)
+        return await asyncio.gather(*asked, return_exceptions=True)
 
     async def _ask(self, machine: MachineConfig, verb: str, more: dict[str, Any], seconds: float) -> dict[str, Any]:
         config = self.config
