@@ -14,6 +14,7 @@ from pathlib import Path
 
 import debian_packages
 import pytest
+import wide_links
 
 ROOT = Path(__file__).parents[2]
 OWN = ("/run", "/tmp", "/var/tmp", "/root", "/dev/shm")
@@ -59,8 +60,9 @@ while true; do wait -n || sleep 0.2; done
 class Machines:
     """`with Machines(3, tmp_path) as machines:`"""
 
-    def __init__(self, count, directory, shared=()):
-        """`shared` are further directories of this machine that all see where they are."""
+    def __init__(self, count, directory, shared=(), delay_ms=0.0, loss=0.0):
+        """`shared` are further directories of this machine that all see where they are. With a delay or a loss, a share
+        of frames, wires are long ones (wide_links.py), with these in each direction."""
         debian_packages.program("sshd", "openssh-server")
         self.directory = directory
         self.addresses = [f"{NETWORK}.{number + 1}" for number in range(count)]
@@ -70,8 +72,10 @@ class Machines:
         self.kept = [
             each for each in hidden if not any(each != other and each.is_relative_to(other) for other in hidden)
         ]
+        self.long = (str(delay_ms), str(loss)) if delay_ms or loss else None
         self.switch = None
         self.inits = {}
+        self.wires = {}
 
     def __enter__(self):
         if os.getuid() != 0:
@@ -132,9 +136,7 @@ class Machines:
             )  # fmt: skip
         init = self._until(lambda: self.init(address), f"process 1 of {address}")
         wire = f"wire-{number}"
-        self._in_switch(
-            "ip", "link", "add", wire, "type", "veth", "peer", "name", "wire", "netns", f"/proc/{init}/ns/net"
-        )
+        self._lay(wire, init)
         self._in_switch("ip", "link", "set", wire, "master", "bridge", "up")
         (self.directory / "known_hosts").unlink(missing_ok=True)  # a machine that was plugged in again is another
         self._until(lambda: self.ssh(address, "true").returncode == 0, f"sshd of {address}")
@@ -143,6 +145,9 @@ class Machines:
         """Everything on it ends at once, and it is off the network."""
         wire = f"wire-{address.rpartition('.')[2]}"
         subprocess.run([*self.prefix, "ip", "link", "delete", wire])  # it would go by itself, at some time
+        if (long := self.wires.pop(wire, None)) is not None:
+            long.kill()
+            long.wait()
         outer = self.inits.pop(address)
         outer.kill()
         outer.wait()
@@ -200,6 +205,17 @@ class Machines:
         own = os.readlink("/proc/self/ns/net")
         self._until(lambda: os.readlink(f"/proc/{holder.pid}/ns/net") != own, "a network of the operator's")
         return holder
+
+    def _lay(self, wire, init):
+        """From the bridge to the machine."""
+        if self.long is None:
+            ends = ("veth", "peer", "name", "wire", "netns", f"/proc/{init}/ns/net")
+            self._in_switch("ip", "link", "add", wire, "type", *ends)
+            return
+        ends = [wire, str(self.switch.pid), "wire", str(init)]
+        self.wires[wire] = subprocess.Popen([sys.executable, wide_links.__file__, *ends, *self.long])
+        there = [*self.prefix, "ip", "link", "show", wire]
+        self._until(lambda: subprocess.run(there, capture_output=True).returncode == 0, f"the end of {wire}")
 
     def _in_switch(self, *words):
         subprocess.run([*self.prefix, *words], check=True)

@@ -1,30 +1,38 @@
 """Wide links between network namespaces, with a rate, a delay and a loss of their own, made in user space.
 
-Each link is two TUN devices, one in either namespace, and one process that carries packets between them. The kernel's
-own netem would do as well and is built into few kernels; TUN is in all of them, and this is the same on every machine.
+Each link is two devices, one in either namespace, and one process that carries packets between them: TUN devices with
+addresses, or TAP devices for a bridge. The kernel's own netem would do as well and is built into few kernels; TUN is in
+all of them, and this is the same on every machine.
+
+    python wide_links.py NAME PID NAME PID DELAY_MS LOSS
+
+lays a wire of TAP devices between the networks of two processes, NAME in each; it is there until the program ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
+import math
+import multiprocessing
 import os
 import random
 import select
 import signal
 import struct
 import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NEWNET = 0x40000000
 _DIE_WITH_PARENT = 1
-_SET_TUN, _TUN, _NO_HEADER = 0x400454CA, 0x0001, 0x1000
+_SET_TUN, _TUN, _TAP, _NO_HEADER = 0x400454CA, 0x0001, 0x0002, 0x1000
 _LONGEST_QUEUE_S = 1.0
 _PACKET_MAX = 65536
 
@@ -56,7 +64,7 @@ def new_namespace() -> None:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _inside(pid: int) -> Iterator[None]:
     """This thread, and what it starts, in the network of another process."""
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
@@ -83,11 +91,23 @@ def lay(link: Link, region_pid: int) -> tuple[int, int]:
 
 
 def _end(name: str, address: str, peer: str) -> int:
-    end = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-    fcntl.ioctl(end, _SET_TUN, struct.pack("16sH22x", name.encode(), _TUN | _NO_HEADER))
+    end = _device(name, _TUN)
     subprocess.run(["ip", "addr", "add", address, "peer", peer, "dev", name], check=True)
     subprocess.run(["ip", "link", "set", name, "mtu", "1400", "up"], check=True)
     return end
+
+
+def _device(name: str, kind: int) -> int:
+    """In the network this thread is in; it stays there."""
+    device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(device, _SET_TUN, struct.pack("16sH22x", name.encode(), kind | _NO_HEADER))
+    return device
+
+
+def tap(name: str, pid: int) -> int:
+    """An end of a wire, in that process's network."""
+    with _inside(pid):
+        return _device(name, _TAP)
 
 
 class _Way:
@@ -119,8 +139,8 @@ class _Way:
         while self._queue and self._queue[0][0] <= now:
             _, packet = self._queue.popleft()
             if self.up:
-                os.write(self.sink, packet)
-                self.carried_bytes += len(packet)
+                with contextlib.suppress(OSError):  # the device at the other end is down
+                    self.carried_bytes += os.write(self.sink, packet)
         return self._queue[0][0] if self._queue else None
 
 
@@ -150,3 +170,14 @@ def carry(ends: dict[Link, tuple[int, int]], told: Connection) -> None:
                     way.up = message[0] == "mend"
         now = time.monotonic()
         due = min((at for way in ways if (at := way.deliver(now)) is not None), default=None)
+
+
+def _wire(first: str, first_pid: str, second: str, second_pid: str, delay_ms: str, loss: str) -> None:
+    link = Link(first, math.inf, float(delay_ms) / 1000, float(loss), 0)
+    _, told = multiprocessing.Pipe()
+    with contextlib.suppress(OSError):  # one of the networks ended, and its device with it
+        carry({link: (tap(first, int(first_pid)), tap(second, int(second_pid)))}, told)
+
+
+if __name__ == "__main__":
+    _wire(*sys.argv[1:])

@@ -1,0 +1,43 @@
+"""A run over machines that are far from each other: every frame takes 20 ms from one to the next, and 2% are lost."""
+
+import subprocess
+
+import pytest
+from machines import Machines
+from small import steps
+from test_bare_cluster import Cluster
+from test_run_over_machines import Run, having, whole
+
+pytestmark = pytest.mark.timeout(900)
+WIRE = {"delay_ms": 10.0, "loss": 0.01}
+"""Of each machine's wire to the bridge: a frame goes over two of them."""
+
+
+@pytest.fixture
+def cluster(tmp_path_factory):
+    shared = tmp_path_factory.mktemp("shared")
+    with Machines(3, tmp_path_factory.mktemp("machines"), shared=(shared,), **WIRE) as machines:
+        cluster = Cluster(machines, trainers=4)
+        cluster.shared = shared
+        cluster.did("up")
+        yield cluster
+
+
+def sent_again(machines, address):
+    """How many segments TCP has sent again there: the wires do lose frames."""
+    read = [*machines.there(address), "cat", "/proc/net/snmp"]
+    told = subprocess.run(read, capture_output=True, text=True, check=True, timeout=60).stdout
+    names, values = (line.split() for line in told.splitlines() if line.startswith("Tcp:"))
+    return int(values[names.index("RetransSegs")])
+
+
+@pytest.mark.proof(75)
+def test_a_run_over_long_wires_loses_nothing(cluster):
+    """Nor where one of them is out for a while."""
+    out = cluster.shared / "far"
+    with Run(cluster, out) as run:
+        run.wait(lambda: len(steps(out)) >= 1, "a step")
+        (where,) = having(cluster, "SessionWorker")
+        cluster.machines.cut(where, 5.0)
+        whole(run, out, 4)
+    assert all(sent_again(cluster.machines, address) for address in cluster.machines.addresses)
