@@ -90,16 +90,16 @@ def test_functions_are_those_of_the_package_by_the_name_they_are_imported_by(sho
 
 
 def test_a_large_package_has_its_turn_as_a_small_one_has(tmp_path):
-    """Of three modules of one and one of another, the other's comes second at the latest; and each function is there."""
-    for name, modules in (("large", 3), ("small", 1)):
+    """Of nine modules of one and one of another, beside an empty one of each, the other's is among the first."""
+    for name, modules in (("large", 9), ("small", 1)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
         for number in range(modules):
-            (tmp_path / name / f"part{number}.py").write_text(SHOP.replace("7", str(number)).replace("=", f"={number}+", 1))
+            (tmp_path / name / f"part{number}.py").write_text(SHOP.replace("shelf", f"{name}{number}"))
     for seed in range(8):
         found = [each.module for each in functions_of([tmp_path], seed) if isinstance(each, Found)]
         homes = [module.partition(".")[0] for module in dict.fromkeys(found)]
-        assert sorted(homes) == ["large", "large", "large", "small"][: len(homes)] and "small" in homes[:2]
+        assert sorted(homes) == [*["large"] * 9, "small"] and "small" in homes[:3]
 
 
 def test_nothing_of_the_evaluation_comes(tmp_path):
