@@ -131,7 +131,7 @@ class Hunter(ScriptedPlayer):
 
     def _look_after(self, refusal: str) -> Call | None:
         """What shows how the call should have been; None where the refusal itself says it."""
-        if "o file " in refusal or "No such file" in refusal:
+        if refusal.startswith("error: no file ") or refusal.endswith(": No such file or directory"):
             return _find(self._function)
         if refusal.startswith("error: old is not there"):
             line = re.search(r" line (\d+)", refusal)
