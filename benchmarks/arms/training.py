@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from playing import RECIPE, recipe
 
@@ -34,7 +33,7 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.control import cpu_spent, fine_tuned_control
 from etude.rollouts.lines import rows
 from etude.trainer.config import FinetuneConfig
-from etude.trainer.documents import Document, document_of
+from etude.trainer.documents import Document, documents_without
 from etude.weights.opening import open_store
 from etude.weights.subscriber import Subscriber
 
@@ -248,14 +247,7 @@ def confirmed(result: SessionResult) -> list[Document]:
     edited = {call["turn"] for call in calls if call["name"] in EDITS}
     results = [event.data for event in result.events if event.kind == "tool_result"]
     passed = {each["turn"] for each in results if each["text"].startswith("passed")}
-    documents, turn = [], 0
-    for segment in result.segments:
-        begins = segment.sampled & ~np.concatenate([[False], segment.sampled[:-1]])
-        turns = turn + np.cumsum(begins)
-        turn = int(turns[-1])
-        refuted = np.isin(turns, sorted(edited - passed))
-        documents.append(document_of(segment)._replace(sampled=segment.sampled & ~refuted))
-    return documents
+    return documents_without(result.segments, edited - passed)
 
 
 # --- rejection sampling -----------------------------------------------------------------------------------------------

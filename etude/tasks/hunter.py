@@ -5,6 +5,10 @@ provenance nor its solution. It runs the check, looks the named function up, rea
 back a small change of one line (`mutate.mends_of`), likeliest first (`tasks.suspects`), with the check after each. It
 puts nothing back without trying another thing, and ends when the check has passed, or when it knows nothing more to
 try. Most of its sessions mend a bug by chance; which did, the verifier says.
+
+What it puts into a call was printed just before, in the same letters: a path and a line's number as the search found
+them, a line whole, with its indentation. A small model copies such things, and is bad at deriving them. It may be told
+to slip: then now and then it makes a call that fails (`tasks.slips`) first, and goes on from what that was answered.
 """
 
 from __future__ import annotations
@@ -18,21 +22,21 @@ from etude.tasks.holdout import is_held_out
 from etude.tasks.mutate import mends_of
 from etude.tasks.scripted import (
     RUN_CHECK,
+    Answered,
     Call,
     Mend,
     ScriptedPlayer,
     Turns,
     edits_between,
     line_found,
-    look_for,
     passed,
     read,
 )
+from etude.tasks.slips import Slips
 from etude.tasks.suspects import Suspects
 
-WINDOW = 40
-"""Lines that are read at once; of longer functions what follows is read too."""
 READS = 4
+"""Of one function, each as much as an answer holds."""
 _ASKED = re.compile(r"bug in (\w+) in (\S+\.py)\. ")
 _CUT = re.compile(r"\[cut: line (\d+) of \d+ is next\]$")
 
@@ -40,27 +44,52 @@ _CUT = re.compile(r"\[cut: line (\d+) of \d+ is next\]$")
 class Hunter(ScriptedPlayer):
     """Plays one task whose instruction names a function and its file."""
 
-    def __init__(self, instruction: str, seed: int) -> None:
+    def __init__(self, instruction: str, seed: int, misspell: float = 0.0) -> None:
+        """`misspell` is how often a message slips."""
         self.rng = random.Random(f"hunter {seed}")
-        super().__init__(self._play(instruction))
-
-    def _play(self, instruction: str) -> Turns:
+        self.tries = 0
+        """Mends that were tried."""
+        self.slipped = 0
+        self._misspell, self._first = misspell, 1
         asked = _ASKED.search(f"{instruction} ")
-        if asked is None:
-            return
-        function, path = asked.groups()
-        said, found = yield [RUN_CHECK, look_for(function, path)]
-        text = yield from _read(path, line_found(found) or 1, function)
-        if text is not None and not passed(said):
-            mends = [each for each in mends_of(text, function) if not is_held_out("bug", each.bug)]
-            yield from self._hunt(path, Suspects(mends, text, self.rng), said)
+        self._function, self._path = asked.groups() if asked else ("", "")
+        self._chance = random.Random(f"slips {seed}")  # of its own: whoever slips tries the same mends
+        self._slips = Slips(self._chance, self._path)
+        super().__init__(self._slipping(self._play()) if asked else self._play())
 
-    def _hunt(self, path: str, suspects: Suspects, said: str) -> Turns:
+    def _play(self) -> Turns:
+        if not self._function:
+            return
+        said, found = yield [RUN_CHECK, _find(self._function)]
+        line = line_found(found, self._path)
+        if line is None:  # so many are called that
+            [found] = yield [_find(self._function, self._path)]
+            line = line_found(found, self._path)
+        self._first = line or 1
+        text = yield from self._read()
+        if text is not None and not passed(said):
+            self._slips.text = text
+            mends = [each for each in mends_of(text, self._function) if not is_held_out("bug", each.bug)]
+            yield from self._hunt(Suspects(mends, text, self.rng), said)
+
+    def _read(self) -> Generator[list[Call], list[str], str | None]:
+        """The function's source, as its file has it from its first line on; None where it cannot be told."""
+        lines: list[str] = []
+        for _ in range(READS):
+            [answer] = yield [read(self._path, self._first + len(lines))]
+            cut = _CUT.search(answer)
+            lines += answer.removesuffix("\n").split("\n")[: -1 if cut else None]
+            if not cut or any(map(_outside, lines[1:])):
+                break
+        return _whole(lines, self._function)
+
+    def _hunt(self, suspects: Suspects, said: str) -> Turns:
         """Edit and check until the check passes. An edit that is refused changes nothing, and the next is tried."""
         suspects.hear(said)
         applied: Mend | None = None
         while (mend := suspects.take()) is not None:
-            edits = edits_between(path, applied, mend)
+            self.tries += 1
+            edits = edits_between(self._path, applied, mend)
             *answers, now = yield [*edits, RUN_CHECK]
             if passed(now):
                 return
@@ -72,22 +101,52 @@ class Hunter(ScriptedPlayer):
             elif len(edits) == 2:
                 applied = None
 
+    # --- slips --------------------------------------------------------------------------------------------------------
+
+    def _slipping(self, script: Turns) -> Turns:
+        """The script; now and then one of a message's calls goes wrong first."""
+        calls = next(script)
+        while True:
+            slips = self._chance.random() < self._misspell
+            answers = (yield from self._at_second_go(calls)) if slips else (yield calls)
+            try:
+                calls = script.send(answers)
+            except StopIteration:
+                return
+
+    def _at_second_go(self, calls: list[Call]) -> Answered:
+        """A message with a call that fails, a look where one helps, and what is still to be called. The check is not
+        what fails; and where an edit does, no other is made beside it: nothing has changed then."""
+        self.slipped += 1
+        at = self._chance.choice([number for number, call in enumerate(calls) if call != RUN_CHECK])
+        wrong, again = self._slips.wrong_form(calls[at]), [calls[at]]
+        said = [*calls[:at], wrong, *calls[at + 1 :]]
+        if calls[at][0] == "edit_file":
+            said, again = [wrong, *(call for call in calls if call == RUN_CHECK)], calls
+        answers = yield said
+        if look := self._look_after(answers[said.index(wrong)]):
+            yield [look]
+        repeated = yield again
+        return repeated if again is calls else [*answers[:at], *repeated, *answers[at + 1 :]]
+
+    def _look_after(self, refusal: str) -> Call | None:
+        """What shows how the call should have been; None where the refusal itself says it."""
+        if refusal.startswith("error: no file ") or refusal.endswith(": No such file or directory"):
+            return _find(self._function)
+        if refusal.startswith("error: old is not there"):
+            line = re.search(r" line (\d+)", refusal)
+            return read(self._path, int(line[1]), int(line[1])) if line else read(self._path, self._first)
+        return None
+
+
+def _find(function: str, path: str | None = None) -> Call:
+    """Where it is defined, and no other whose name begins so."""
+    pattern = {"pattern": rf"def {function}\b"}
+    return ("grep", pattern if path is None else {**pattern, "path": path})
+
 
 def _refused(answer: str) -> bool:
     return not answer.startswith("ok")
-
-
-def _read(path: str, first: int, function: str) -> Generator[list[Call], list[str], str | None]:
-    """The function's source, as its file has it from its first line on; None where it cannot be told."""
-    lines: list[str] = []
-    for _ in range(READS):
-        at = first + len(lines)
-        [answer] = yield [read(path, at, at + WINDOW - 1)]
-        cut = _CUT.search(answer)
-        lines += answer.removesuffix("\n").split("\n")[: -1 if cut else None]
-        if (not cut and len(lines) < WINDOW) or any(map(_outside, lines[1:])):
-            break
-    return _whole(lines, function)
 
 
 def _outside(line: str) -> bool:

@@ -22,7 +22,7 @@ FAREWELL = "Done."
 
 
 class Mend(NamedTuple):
-    """A line, and what is tried in its place."""
+    """A line, whole or without its indentation, and what is tried in its place."""
 
     old: str
     new: str
@@ -45,7 +45,8 @@ class ScriptedPlayer:
 
 
 def read(path: str, first: int | None = None, last: int | None = None) -> Call:
-    window = {} if first is None else {"start": str(first), "end": str(last)}
+    """Without `last` from there on, as much as fits."""
+    window = {key: str(line) for key, line in (("start", first), ("end", last)) if line is not None}
     return ("read_file", {"path": path, **window})
 
 
@@ -53,16 +54,14 @@ def edit(path: str, old: str, new: str) -> Call:
     return ("edit_file", {"path": path, "old": old, "new": new})
 
 
-def look_for(function: str, path: str | None = None) -> Call:
-    """Where it is defined; in a file with other people's names in it no other will do."""
-    if path is None:
-        return ("grep", {"pattern": f"def {function}"})
-    return ("grep", {"pattern": rf"def {function}\b", "path": path})
+def look_for(function: str) -> Call:
+    """Where it is defined."""
+    return ("grep", {"pattern": f"def {function}"})
 
 
-def line_found(answer: str) -> int | None:
-    """The first line that a grep has found."""
-    line = re.search(r":(\d+):", answer)
+def line_found(answer: str, path: str = "") -> int | None:
+    """The first line that a grep has found, in that file or in any."""
+    line = re.search(rf"^{re.escape(path)}:(\d+):" if path else r":(\d+):", answer, re.MULTILINE)
     return int(line.group(1)) if line else None
 
 

@@ -49,7 +49,7 @@ class Suspects:
         self._kinds: frozenset[str] = frozenset()
         self._named: set[int] = set()
         self._matters: Counter[int] = Counter()
-        self._lines = {Mend(each.right.strip(), each.wrong.strip()): each.line for each in mends}
+        self._lines = {Mend(each.right, each.wrong): each.line for each in mends}
 
     def hear(self, said: str) -> None:
         """What the check prints of the function as it stands."""
@@ -68,7 +68,7 @@ class Suspects:
             return None
         [chosen] = self._rng.choices(self._left, list(map(self._weight, self._left)))
         self._left.remove(chosen)
-        return Mend(chosen.right.strip(), chosen.wrong.strip())
+        return Mend(chosen.right, chosen.wrong)
 
     def _weight(self, mend: Mutation) -> float:
         weight = 1 / self._of_kind[mend.bug]

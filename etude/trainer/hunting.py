@@ -1,29 +1,35 @@
 """A scripted player without an oracle, as a warm start: what it solved by trying is learned.
 
-    tasks.hunter plays, several times at each task ──► the verifier and the auditor ──► the shortest that passed
+    tasks.hunter plays, several times at each task ──► the verifier and the auditor ──► those with the fewest tries
 
-Owns `HunterSource` and `HunterStart`. Sessions differ in what chance has them try first. Of a task the shortest that
-passed is learned first: a long one is mostly mends that were none.
+Owns `HunterSource` and `HunterStart`. Sessions differ in what chance has them try first. Of those of a task that passed
+the one with the fewest tries is learned first: a long one is mostly mends that were none. A message that failed is read
+and not learned; what is said after it is, for a model that never saw a refusal repeats itself after its first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary
 
 from pydantic import Field
 
 from etude.config import Config
+from etude.errors import EtudeError
+from etude.harness.cost import SessionCost
 from etude.harness.dialogue import TokenDialogue
 from etude.harness.scripted import ScriptedSampler
-from etude.harness.session import token_dialogue
+from etude.harness.session import SessionResult, token_dialogue
 from etude.models.chat import open_chat
 from etude.models.checkpoint import shape_of
+from etude.records import Event
 from etude.tasks.hunter import Hunter
 from etude.trainer.attempts import Attempt, Player
+from etude.trainer.documents import Document, documents_without
 from etude.trainer.lessons import Made, Tasks, counters, learn, offer, play_missing, sandboxes
 from etude.trainer.taught import Kept, TaughtSessions, of_attempts
 
@@ -39,7 +45,9 @@ class HunterSource(Config):
     attempts: int = Field(4, ge=1)
     """At each task, each with other mends first."""
     per_task: int = Field(1, ge=1)
-    """Solved sessions that are learned of a task at most, the shortest first."""
+    """Solved sessions that are learned of a task at most, those with the fewest tries first."""
+    misspell: float = Field(0.0, ge=0, le=1)
+    """How often a message has a call that fails, with the way out of it after it. Only that is learned."""
 
 
 class HunterStart:
@@ -57,31 +65,57 @@ class HunterStart:
         with TaughtSessions(self.directory, config.identity()) as sessions:
             if of_attempts(attempts, sessions.played()):
                 asyncio.run(self._played(attempts, sessions))
-            offer(shortest_first(attempts, sessions), sessions, kept)
+            offer(fewest_tries_first(attempts, sessions), sessions, kept)
             counted = counters(sessions, kept)
+        if source.misspell and not kept.notes["slips"]:
+            raise EtudeError(
+                f"source.misspell = {source.misspell:g}, and none of the {kept.sessions} sessions that were kept has "
+                "a slip; play more sessions, or set it to 0"
+            )
         return {**learn(config, kept.balanced(1), self.directory), **counted}
 
     async def _played(self, attempts: Sequence[Attempt], sessions: TaughtSessions) -> None:
         config, chat = self.config, open_chat(self.config.model)
+        hunters: WeakKeyDictionary[TokenDialogue, Hunter] = WeakKeyDictionary()
 
         def dialogue_of(attempt: Attempt) -> TokenDialogue:
-            hunter = Hunter(attempt.task.instruction, attempt.seed(config.seed))
+            hunter = Hunter(attempt.task.instruction, attempt.seed(config.seed), self.source.misspell)
             sampler = ScriptedSampler(hunter.next_message, chat)
-            return token_dialogue(sampler, chat, config.harness, session_id=attempt.id, seed=0, temperature=1.0)
+            dialogue = token_dialogue(sampler, chat, config.harness, session_id=attempt.id, seed=0, temperature=1.0)
+            hunters[dialogue] = hunter
+            return dialogue
+
+        def told_of(dialogue: TokenDialogue) -> tuple[SessionCost, Mapping[str, int]]:
+            hunter = hunters[dialogue]
+            return SessionCost(), {"tries": hunter.tries, "slips": hunter.slipped}
 
         async with sandboxes(config, [attempt.task for attempt in attempts]) as (backend, judges):
-            player = Player(backend, judges, config.harness, self.context, dialogue_of)
-            await play_missing(attempts, player, sessions, config.concurrency)
+            player = Player(backend, judges, config.harness, self.context, dialogue_of, told_of)
+            await play_missing(attempts, player, sessions, config.concurrency, learned=what_worked)
 
 
-def shortest_first(attempts: Sequence[Attempt], sessions: TaughtSessions) -> list[Attempt]:
-    """By how many tokens were said where it was solved; all others last."""
+def what_worked(result: SessionResult) -> list[Document]:
+    """All that was said but for messages with a call that failed, or found nothing."""
+    return documents_without(result.segments, failed_messages(result.events))
+
+
+def failed_messages(events: Iterable[Event]) -> set[int]:
+    """Counted from 1."""
+    message, failed = 0, set()
+    for event in events:
+        message += event.kind in ("completion", "summary")
+        if event.kind == "tool_result" and (event.data["error"] or event.data["text"] == "no matches"):
+            failed.add(message)
+    return failed
+
+
+def fewest_tries_first(attempts: Sequence[Attempt], sessions: TaughtSessions) -> list[Attempt]:
+    """Where it was solved; all others last. Not by length: slips make a session longer, and are to be among what is
+    learned."""
     played = sessions.played()
 
-    def said(attempt: Attempt) -> float:
+    def tries(attempt: Attempt) -> float:
         session = played.get(attempt.id)
-        if session is None or not session.solved:
-            return math.inf
-        return sum(int(each.sampled.sum()) for each in session.documents)
+        return session.notes["tries"] if session is not None and session.solved else math.inf
 
-    return sorted(attempts, key=said)
+    return sorted(attempts, key=tries)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from etude.durable import append_whole, write_whole
 from etude.environments.backends import open_backend
 from etude.environments.base import Backend
 from etude.errors import ConfigError, EtudeError
+from etude.harness.session import SessionResult
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.models.state import round_to_bf16
 from etude.records import Task
@@ -28,7 +30,7 @@ from etude.tasks.mined.shown import install_missing, showing
 from etude.trainer.attempts import Attempt, Player, as_they_end
 from etude.trainer.documents import Document, ShuffledSource
 from etude.trainer.midtraining import Midtraining, MidtrainingConfig, Stage
-from etude.trainer.taught import Kept, TaughtSessions, of_attempts, taught
+from etude.trainer.taught import Kept, TaughtSessions, all_said, of_attempts, taught
 
 if TYPE_CHECKING:
     from etude.trainer.warm_start import WarmStartConfig
@@ -40,11 +42,13 @@ log = structlog.get_logger()
 
 
 class Tasks:
-    """Those that are played: of a family fresh ones without end, of directories the same over and over."""
+    """Those that are played: of a family fresh ones without end, of directories the same over and over, in an order of
+    the seed: by their names, the first would all be of one repository."""
 
     def __init__(self, config: WarmStartConfig) -> None:
         self._config = config
         self.given = _training_tasks(config.directories) if config.directories else []
+        random.Random(f"tasks {config.seed}").shuffle(self.given)
 
     def take(self, first: int, count: int) -> list[Task]:
         """So many, from number `first` on; none of them twice."""
@@ -77,8 +81,10 @@ async def play_missing(
     sessions: TaughtSessions,
     concurrency: int,
     is_enough: Callable[[], bool] = lambda: False,
+    learned: Callable[[SessionResult], Sequence[Document]] = all_said,
 ) -> None:
-    """Play what has no verdict yet, until it `is_enough`; each is on the disk as it ends."""
+    """Play what has no verdict yet, until it `is_enough`; each is on the disk as it ends, with what can be `learned` of
+    it."""
     roomy = {attempt.task.id: player.has_room(attempt.task) for attempt in attempts}
     if attempts and not any(roomy.values()):
         raise ConfigError(
@@ -89,9 +95,9 @@ async def play_missing(
 
     async def one(attempt: Attempt) -> None:
         judged = await player.play(attempt)
-        session = taught(judged, sessions.masked(judged.why))
+        session = taught(judged, sessions.masked(judged.why), learned)
         if session.played or session.cost.requests:
-            await sessions.add(session, judged.result.events if session.notes and judged.result else ())
+            await sessions.add(session, judged.result.events if session.cost.requests and judged.result else ())
         log.info("played", session=attempt.id, solved=session.solved, why=session.why)
         player.raise_if_hopeless(session.why)
 

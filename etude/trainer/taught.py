@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from etude.errors import CheckpointError, ConfigError
 from etude.harness.cost import SessionCost
 from etude.harness.events import encode_event
 from etude.harness.journal import Journal
+from etude.harness.session import SessionResult
 from etude.records import Event
 from etude.trainer.attempts import Attempt, Judged
 from etude.trainer.documents import Document, document_of
@@ -47,12 +48,18 @@ class TaughtSession:
     """Of a session that was solved, what can be learned."""
     cost: SessionCost
     notes: Mapping[str, int]
-    """Counts of a teacher's messages, and of those that are not learned."""
+    """Counts of a teacher's messages and of those that are not learned, or of a script's tries and slips."""
 
 
-def taught(judged: Judged, why: str) -> TaughtSession:
+def all_said(result: SessionResult) -> list[Document]:
+    return list(map(document_of, result.segments))
+
+
+def taught(
+    judged: Judged, why: str, learned: Callable[[SessionResult], Sequence[Document]] = all_said
+) -> TaughtSession:
+    """`learned` says which of its tokens are, where it was solved."""
     attempt, result = judged.attempt, judged.result
-    segments = result.segments if result is not None and judged.solved else ()
     return TaughtSession(
         id=attempt.id,
         round=attempt.round,
@@ -62,7 +69,7 @@ def taught(judged: Judged, why: str) -> TaughtSession:
         solved=judged.solved,
         why=why,
         played=result is not None,
-        documents=tuple(map(document_of, segments)),
+        documents=tuple(learned(result)) if result is not None and judged.solved else (),
         cost=judged.cost,
         notes=dict(judged.notes),
     )
@@ -142,7 +149,7 @@ class Kept:
         self._by_stratum: dict[Any, list[Document]] = defaultdict(list)
         self.sessions = 0
         self.notes: Counter[str] = Counter()
-        """Counts of messages, of the sessions that are learned."""
+        """Of the sessions that are learned, summed up."""
         self.dropped: Counter[str] = Counter()
 
     def offer(self, session: TaughtSession) -> None:

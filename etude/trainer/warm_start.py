@@ -138,7 +138,7 @@ class WarmStartConfig(Config):
             silent |= {"sessions", "optimizer", "tokens", "tokens_per_step", "frozen", "format"}
             hashed = tuple(suffix for suffix in _HASHED if suffix != ".safetensors")
         if isinstance(self.source, HunterSource):
-            source = {"kind": "hunter"}
+            source = {"kind": "hunter", "misspell": self.source.misspell}
         if isinstance(self.source, TeacherSource):
             asked = self.source.endpoint.model_dump(mode="json", exclude={"key_env", "key_file", "headers", "attempts"})
             source = {"kind": "teacher", "endpoint": asked, "reasoning_tokens": self.source.reasoning_tokens}

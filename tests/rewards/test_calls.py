@@ -89,6 +89,19 @@ def test_functions_are_those_of_the_package_by_the_name_they_are_imported_by(sho
     assert not any("other" in name for name in told([shop])), "tests and hidden directories are passed over"
 
 
+def test_a_large_package_has_its_turn_as_a_small_one_has(tmp_path):
+    """Of nine modules of one and one of another, beside an empty one of each, the other's is among the first."""
+    for name, modules in (("large", 9), ("small", 1)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+        for number in range(modules):
+            (tmp_path / name / f"part{number}.py").write_text(SHOP.replace("shelf", f"{name}{number}"))
+    for seed in range(8):
+        found = [each.module for each in functions_of([tmp_path], seed) if isinstance(each, Found)]
+        homes = [module.partition(".")[0] for module in dict.fromkeys(found)]
+        assert sorted(homes) == [*["large"] * 9, "small"] and "small" in homes[:3]
+
+
 def test_nothing_of_the_evaluation_comes(tmp_path):
     """By its place, by its content wherever it was copied to, and by its name where a copy was changed."""
     some = [record for record in call_records() if record.package != "stdlib" and len(record.files) == 2][:4]

@@ -20,14 +20,14 @@ from etude.tasks.suspects import Failure, Suspects, failures_in, suggested
 HARNESS = HarnessConfig(tool={"max_observation_bytes": 1500})
 
 
-def played(task, seed=0, harness=HARNESS):
+def played(task, seed=0, misspell=0.0, harness=HARNESS):
     """What is said and answered."""
 
     async def scenario():
         backend = open_backend()
         try:
             sandbox = await backend.create(SandboxSpec(files=task.files))
-            dialogue = ScriptedDialogue(Hunter(task.instruction, seed).next_message, harness.chosen())
+            dialogue = ScriptedDialogue(Hunter(task.instruction, seed, misspell).next_message, harness.chosen())
             return await run_dialogue(
                 task.instruction, sandbox, dialogue, harness, replace(task.limits, max_turns=40), session_id="hunt",
                 about={}, files=task.files,
@@ -53,8 +53,8 @@ def test_it_mends_what_it_has_never_seen_right_and_ends_when_the_check_passes(ta
     assert answers(result)[-1] == "passed" and result.stop == "finished"
     (first, _), (second, found), (third, window), *tries = calls(result)
     assert (first, second, third) == ("run_terminal_cmd", "grep", "read_file")
-    assert found == {"pattern": rf"def {task.provenance['function']}\b", "path": "shelf.py"}
-    assert window["start"] in (4, 15)
+    assert found == {"pattern": rf"def {task.provenance['function']}\b"}
+    assert window == {"path": "shelf.py", "start": 4 if task is LABEL else 15}
     assert [name for name, _ in tries][-2:] == ["edit_file", "run_terminal_cmd"]
     edits = [(given["old"], given["new"]) for name, given in tries if name == "edit_file"]
     text = task.files["shelf.py"].decode()
@@ -73,6 +73,73 @@ def test_nothing_in_the_provenance_or_the_solution_is_used():
     assert len({str(calls(played(LABEL, seed))) for seed in range(3)}) > 1, "another seed tries other mends first"
 
 
+def test_what_it_puts_into_a_call_was_printed_before():
+    """Line and path as the search found them; of an edit the whole line, and of the next the one before it."""
+    result = played(LABEL)
+    _, (_, found), (_, window), *tries = calls(result)
+    assert "path" not in found and answers(result)[1].startswith(f"{window['path']}:{window['start']}:")
+    printed = answers(result)[2].split("\n")
+    for name, given in tries:
+        if name == "edit_file":
+            assert given["old"] in printed and given["new"].startswith("    ")
+            printed.append(given["new"])
+
+
+def test_of_several_that_are_called_so_it_reads_the_one_in_the_named_file():
+    """Where there are so many that the search does not show it, it searches the file."""
+    one = {"a.py": b"def label(text):\n    return text\n"}
+    many = {f"a{number}.py": one["a.py"] for number in range(60)}
+    for others, searches in ((one, 1), (many, 2)):
+        result = played(replace(LABEL, files={**others, **LABEL.files}))
+        made = [given for name, given in calls(result) if name == "grep"]
+        assert len(made) == searches and made[-1].get("path", "shelf.py") == "shelf.py"
+        assert next(given for name, given in calls(result) if name == "read_file") == {"path": "shelf.py", "start": 4}
+        assert answers(result)[-1] == "passed"
+
+
+def refused(answer):
+    return answer.startswith("error: ") or answer == "no matches"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whoever_slips_at_each_message_is_refused_looks_and_mends_it_all_the_same(seed):
+    plain, slipping = played(LABEL, seed), played(LABEL, seed, misspell=1.0)
+    assert answers(slipping)[-1] == "passed" and slipping.stop == "finished"
+    done = [(call, answer) for call, answer in zip(calls_or_malformed(slipping), answers(slipping), strict=True)]
+    well = [call for call, answer in done if call[0] == "edit_file" and not refused(answer)]
+    assert well == [call for call in calls(plain) if call[0] == "edit_file"], "the same mends, each once"
+    messages = [event.data["turn"] for event in slipping.events if event.kind == "completion"][:-1]
+    failed = {
+        event.data["turn"] for event in slipping.events if event.kind == "tool_result" and refused(event.data["text"])
+    }
+    assert len(failed) == len({event.data["turn"] for event in plain.events if event.kind == "tool_result"})
+    assert all(turn + 1 in messages and turn + 1 not in failed for turn in failed), "after a refusal it does better"
+
+
+def calls_or_malformed(result):
+    data = [event.data for event in result.events if event.kind == "tool_call"]
+    return [(call["name"], call.get("arguments")) for call in data]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "look"),
+    [
+        ("error: no file shel.py; did you mean shelf.py?", ("grep", {"pattern": r"def label\b"})),
+        ("error: sh.py: No such file or directory", ("grep", {"pattern": r"def label\b"})),
+        (
+            "error: old is not there; nearest is line 9: x",
+            ("read_file", {"path": "shelf.py", "start": "9", "end": "9"}),
+        ),
+        ("error: old is not there", ("read_file", {"path": "shelf.py", "start": "1"})),
+        ("error: old is at lines 3, 9; include lines around it", None),
+        ("error: parameter new is missing; it is edit_file(path, old, new)", None),
+        ("no matches", None),
+    ],
+)
+def test_what_it_looks_at_is_what_the_refusal_leaves_open(refusal, look):
+    assert Hunter(LABEL.instruction, 0, 0.5)._look_after(refusal) == look
+
+
 def test_a_function_longer_than_one_answer_is_read_to_its_end():
     """And no mend is tried outside it."""
     filling = "".join(f"    # what follows is not so simple as it may seem, part {n} of many\n" for n in range(36))
@@ -85,7 +152,7 @@ def test_a_function_longer_than_one_answer_is_read_to_its_end():
 
 def test_an_edit_that_is_refused_changes_nothing_and_the_next_is_tried():
     """The file has a line of the function once more: no edit can name it."""
-    twice = LABEL.files["shelf.py"].decode() + "\n\nlabel = label[: width - 2] if 0 else label\n"
+    twice = LABEL.files["shelf.py"].decode() + "\n\nif 0:\n        label = label[: width - 2]\n"
     result = played(replace(LABEL, files={**LABEL.files, "shelf.py": twice.encode()}))
     refused = [text for text in answers(result) if text.startswith("error: old is at lines")]
     assert refused and result.stop == "finished"
@@ -147,7 +214,7 @@ def test_what_the_check_prints_brings_the_likely_kinds_and_lines_first():
             suspects.hear(said)
             order = [suspects.take() for _ in mends]
             assert suspects.take() is None and len(set(order)) == len(mends)
-            found.append(next(number for number, mend in enumerate(order) if wanted in mend))
+            found.append(next(number for number, mend in enumerate(order) if wanted in map(str.strip, mend)))
         return fmean(found)
 
     upper, right = "a = a.upper()", "if b == 'right':"
@@ -165,7 +232,7 @@ def test_a_line_whose_mend_changed_nothing_comes_later():
             suspects = Suspects(mends, text, random.Random(seed))
             suspects.hear("FAIL f(1, 2) = 3, not 4")
             first = suspects.take()
-            while first.old != "if a < 1 and b < 2:":
+            while first.old.strip() != "if a < 1 and b < 2:":
                 first = suspects.take()
             suspects.learn(first, "before", after)
             hits += (suspects.take() or first).old == first.old

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +16,13 @@ from etude.cli.main import main
 from etude.config import load_recipe
 from etude.errors import ConfigError, Exit
 from etude.harness.cost import SessionCost
+from etude.harness.session import SessionResult
+from etude.models.chat import open_chat
+from etude.records import Event, Segment
 from etude.tasks.harbor import write_task
 from etude.trainer.attempts import Attempt
 from etude.trainer.documents import Document
-from etude.trainer.hunting import HunterSource, shortest_first
+from etude.trainer.hunting import HunterSource, failed_messages, fewest_tries_first, what_worked
 from etude.trainer.lessons import offer
 from etude.trainer.taught import Kept, TaughtSession, TaughtSessions
 from etude.trainer.warm_start import WarmStartConfig
@@ -33,7 +37,7 @@ HOPELESS = replace(
 
 def pretrain(directory, out, *sets):
     given = [f'model="{MODEL}"', f'directories=["{directory}"]', "threads=1", "tokens=1500", "tokens_per_step=800"]
-    given += ["frozen=", "source.attempts=3", "sessions=9", *sets]
+    given += ["frozen=", "source.attempts=3", "sessions=9", "source.misspell=0.5", *sets]
     overrides = [part for each in given for part in ("--set", each)]
     return main(["pretrain", str(RECIPE), "--out", str(out), "--json", *overrides])
 
@@ -60,22 +64,28 @@ def test_what_passed_is_learned_and_a_session_that_gave_up_is_dropped(made, caps
     solved = {line["task"] for line in lines if line["solved"]}
     assert found["played"] == len(lines) == 9 and solved == {LABEL.id, SHARE.id}
     assert found["kept"] == 2 and found["dropped"]["failed"] >= 3 and sum(found["dropped"].values()) == 7
+    assert found["slips"] > 0 and found["tries"] == sum(fewest(lines, task) for task in solved)
     assert not any(line["documents"] for line in lines if not line["solved"])
     before, after = (load_file(each / "model.safetensors") for each in (MODEL, home / "out/model"))
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
-def test_the_shortest_session_of_a_task_is_the_one_that_is_learned(tmp_path):
+def fewest(lines, task):
+    return min(line["notes"]["tries"] for line in lines if line["solved"] and line["task"] == task)
+
+
+def test_the_session_with_the_fewest_tries_is_the_one_that_is_learned(tmp_path):
+    """However much was said in it: slips are said, too."""
     attempts = [Attempt(task, 0, number) for number in range(3) for task in (LABEL, SHARE)]
-    lengths = {f"0/{LABEL.id}#0": 9, f"0/{LABEL.id}#2": 4, f"0/{SHARE.id}#0": 5, f"0/{SHARE.id}#1": 7}
+    tries = {f"0/{LABEL.id}#0": 9, f"0/{LABEL.id}#2": 4, f"0/{SHARE.id}#0": 5, f"0/{SHARE.id}#1": 7}
     kept = Kept(per_task=1, longest=100)
 
     def session(attempt):
-        said = lengths.get(attempt.id, 0)
-        documents = (Document(np.arange(20, dtype=np.int32), np.arange(20) < said),) if said else ()
-        why = "passed" if said else "failed"
+        tried = tries.get(attempt.id, 0)
+        documents = (Document(np.arange(20, dtype=np.int32), np.arange(20) < 15 - tried),) if tried else ()
+        why, notes = "passed" if tried else "failed", {"tries": tried or 3, "slips": 1}
         return TaughtSession(
-            attempt.id, 0, attempt.task.id, attempt.number, "", bool(said), why, True, documents, SessionCost(), {}
+            attempt.id, 0, attempt.task.id, attempt.number, "", bool(tried), why, True, documents, SessionCost(), notes
         )
 
     async def write(sessions):
@@ -84,9 +94,56 @@ def test_the_shortest_session_of_a_task_is_the_one_that_is_learned(tmp_path):
 
     with TaughtSessions(tmp_path, {}) as sessions:
         asyncio.run(write(sessions))
-        offer(shortest_first(attempts, sessions), sessions, kept)
-    assert sorted(int(each.sampled.sum()) for each in kept.balanced(1)) == [4, 5]
+        offer(fewest_tries_first(attempts, sessions), sessions, kept)
+    assert sorted(int(each.sampled.sum()) for each in kept.balanced(1)) == [10, 11]
+    assert kept.notes == {"tries": 9, "slips": 2}
     assert kept.dropped == {"enough_of_its_task": 2, "failed": 1, "not_played": 1}
+
+
+def test_what_failed_is_read_and_not_learned(made):
+    """Each message is learned whole or not at all, and those that are not are what the environment refused."""
+    chat, (_, _, lines) = open_chat(MODEL), made
+    masked = 0
+    for line in lines:
+        for document in line["documents"]:
+            marks = document["sampled"]
+            text = chat.tokenizer.decode(document["ids"], skip_special_tokens=False)
+            messages = text.split("<|im_start|>assistant\n")[1:]
+            learned = re.findall("1+", marks)
+            said = [part.partition("<|im_end|>")[0] for part in messages]
+            answered = [part.partition("<|im_end|>")[2] for part in messages]
+            well = [each for each, answer in zip(said, answered, strict=True)
+                    if "\nerror: " not in answer and "\nno matches\n" not in answer]  # fmt: skip
+            assert len(learned) == len(well)
+            ids = [id for id, mark in zip(document["ids"], marks, strict=True) if mark == "1"]
+            told = chat.tokenizer.decode(ids, skip_special_tokens=False).replace("<|im_end|>", "")
+            assert told == "".join(well)  # a last message may have lost its end to the limit
+            masked += len(said) - len(well)
+    assert masked == sum(line["notes"]["slips"] for line in lines if line["solved"]) > 0
+
+
+def test_which_messages_failed_and_what_is_learned_then_at_golden_numbers():
+    def answer(text, error=False):
+        return Event("tool_result", 0.0, {"text": text, "error": error})
+
+    message = Event("completion", 0.0, {})
+    events = [message, answer("FAIL f(1) = 2, not 3"), answer("no matches"), message, answer("ok"),
+              message, answer("error: no file a", True), answer("passed"), message]  # fmt: skip
+    assert failed_messages(events) == {1, 3}
+    sampled = np.array([0, 1, 1, 0, 1, 0, 1, 1, 0, 1], bool)
+    none = np.zeros(10, np.int32)
+    segment = Segment(
+        np.arange(10, dtype=np.int32), sampled, none.astype(np.float32), none, np.zeros((0, 0, 0), np.int32)
+    )
+    [document] = what_worked(SessionResult("a", (segment,), tuple(events), "finished", {}))
+    assert document.token_ids.tolist() == list(range(10))
+    assert document.sampled.tolist() == [False] * 4 + [True] + [False] * 4 + [True]
+
+
+def test_slips_that_are_asked_for_and_never_happen_are_an_error(made, capsys):
+    home, _, _ = made
+    assert pretrain(home / "tasks", home / "never", "source.misspell=0.000001") == Exit.FAILED
+    assert "a slip; play more sessions, or set it to 0" in capsys.readouterr().err
 
 
 def test_sessions_stand_when_more_is_learned_of_them_and_not_when_another_seed_would_play(made, capsys):
@@ -94,13 +151,14 @@ def test_sessions_stand_when_more_is_learned_of_them_and_not_when_another_seed_w
     text = (home / "out/sessions.jsonl").read_text()
     assert pretrain(home / "tasks", home / "out", "tokens=900", "source.per_task=2") == 0
     assert told(capsys)["kept"] > 2 and (home / "out/sessions.jsonl").read_text() == text
-    assert pretrain(home / "tasks", home / "out", "seed=1") == Exit.BAD_INPUT
-    assert "made with another seed" in capsys.readouterr().err
+    for changed, said in (("seed=1", "seed"), ("source.misspell=0.1", "source")):
+        assert pretrain(home / "tasks", home / "out", changed) == Exit.BAD_INPUT
+        assert f"made with another {said}" in capsys.readouterr().err
 
 
 def test_the_recipe_plays_directories_with_the_small_tools():
     start = load_recipe(RECIPE, WarmStartConfig)
-    assert start.source == HunterSource(attempts=4, per_task=1) and start.format == "bf16"
+    assert start.source == HunterSource(attempts=4, per_task=1, misspell=0.15) and start.format == "bf16"
     for sets in (["directories=", "rungs=[1]"], ["harness.toolset=agent"]):
         with pytest.raises(ConfigError, match="a hunter plays task directories"):
             load_recipe(RECIPE, WarmStartConfig, sets)

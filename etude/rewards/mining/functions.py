@@ -11,8 +11,10 @@ import random
 import re
 import sys
 import sysconfig
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path, PurePath
 
 from etude.errors import ConfigError
@@ -54,12 +56,25 @@ class Module:
 
 
 def functions_of(directories: Sequence[Path], seed: int) -> Iterator[Found | Refused]:
-    """Every function of their modules, once, module by module in the order of the seed; of those that will do, a few of
-    each module come before all others. Raises ConfigError for a directory that holds no Python source."""
+    """Every function of their modules, once, module by module, a package's after another's, in the order of the seed;
+    of those that will do, a few of each module come before all others. Raises ConfigError for a directory that holds no
+    Python source."""
     modules = {module for directory in directories for module in _modules(directory)}
     ordered = sorted(modules, key=lambda module: (module.path, str(module.root)))
     random.Random(f"real calls {seed}").shuffle(ordered)
-    return _each(ordered)
+    return _each(_in_turns(ordered))
+
+
+def _in_turns(modules: Sequence[Module]) -> list[Module]:
+    """One of each package, then a second of each: a large package must not be nearly all there is. Who learns from
+    tasks of one package takes its name for the beginning of every path."""
+    before = Counter[str]()
+    turns: list[tuple[int, Module]] = []
+    for module in modules:
+        package = module.source().package
+        turns.append((before[package], module))
+        before[package] += 1
+    return [module for _, module in sorted(turns, key=itemgetter(0))]
 
 
 def _each(modules: Sequence[Module]) -> Iterator[Found | Refused]:
