@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from etude.models.state import Bits
     from etude.trainer.documents import Document
 
-DEMONSTRATIONS = 1500
-"""Clean sessions that are recorded at most: more than the control has time for, so that none is seen often."""
+DEMONSTRATIONS = 10_000
+"""Clean sessions that are recorded at most: more than there is time for."""
 RECORDING_SHARE = 0.3
-"""And of the control's time at most so much goes into them, which is about one epoch: a short control needs fewer."""
+"""Of the control's time that goes into recording: each session is then learned about three times."""
 
 
 @actor(num_cpus=0)
