@@ -14,7 +14,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-_CALLED = {"acp": "agent-client-protocol"}
+_CALLED = {"acp": "agent-client-protocol", "yaml": "pyyaml"}
 """Packages whose modules have another name."""
 _OTHERS = ("dev", "bench")
 """Extras for those who work on Etude: more than a command needs."""

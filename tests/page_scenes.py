@@ -124,6 +124,11 @@ _MACHINES = (
     "machines",
     "tests/e2e/test_bare_cluster.py::test_up_status_and_down_on_three_machines_of_which_one_dies",
 )
+_MANIFEST = (
+    "Kubernetes or SkyPilot",
+    "tests/rollouts/test_manifests.py::test_the_command_writes_yaml_that_is_its_json",
+)
+_WAIT = ("machines", "tests/e2e/test_run_by_manifest.py::test_skypilots_script_starts_a_ray_the_run_and_ends_both")
 _WHOLE = (
     "a published model and an hour", "tests/e2e/test_agent_run.py::test_every_feature_of_the_recipe_must_have_acted",
 )  # fmt: skip
@@ -171,6 +176,8 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "etude cluster up machines.toml": _MACHINES,
         "etude cluster status machines.toml": _MACHINES,
         "etude cluster down machines.toml": _MACHINES,
+        "etude cluster manifest recipes/machines.toml nodes.toml --form kuberay > run.yaml": _MANIFEST,
+        "etude cluster manifest recipes/machines.toml nodes.toml --form skypilot > task.yaml": _MANIFEST,
         "etude train recipes/machines.toml --out /shared/runs/machines-0": (
             "machines", "tests/e2e/test_run_over_machines.py::test_a_run_goes_on_when_a_machine_is_killed",
         ),
@@ -179,6 +186,8 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "etude cluster up machines.toml": _MACHINES,
         "etude cluster status machines.toml --json": _MACHINES,
         "etude cluster down machines.toml": _MACHINES,
+        "etude cluster manifest recipes/machines.toml nodes.toml --form kuberay": _MANIFEST,
+        "etude cluster wait 10.0.0.1:6379 3 --seconds 60": _WAIT,
         "etude pretrain recipes/base.toml --out runs/base": ("40 minutes", ""),
         "etude tasks split tasks/shop --out tasks/split --newest 0.3": _SPLIT,
         "etude images add debian:bookworm --package git --package python3 --name debian": _DEBIAN,

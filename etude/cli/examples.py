@@ -33,6 +33,8 @@ EXAMPLES: Mapping[str, str] = {
     "etude cluster up": "etude cluster up machines.toml",
     "etude cluster status": "etude cluster status machines.toml --json",
     "etude cluster down": "etude cluster down machines.toml",
+    "etude cluster manifest": "etude cluster manifest recipes/machines.toml nodes.toml --form kuberay",
+    "etude cluster wait": "etude cluster wait 10.0.0.1:6379 3 --seconds 60",
     "etude serve": "etude serve models/etude-tiny --set port=8451",
     "etude environments": "etude environments doctor --backend namespace",
     "etude environments doctor": "etude environments doctor --backend namespace",

@@ -35,6 +35,7 @@ _SICK = {
 FILES = {
     "train": ("etude.rollouts.config:RunConfig",),
     "cluster": ("etude.rollouts.machines.bare_config:BareConfig",),
+    "cluster manifest": ("etude.rollouts.machines.nodes_config:NodesConfig",),
     "pretrain": (
         "etude.trainer.base_model:BaseConfig",
         "etude.trainer.warm_start:WarmStartConfig",

@@ -18,7 +18,7 @@ from etude.cli.examples import EXAMPLES
 COMMANDS = {
     "train": "run a recipe: evaluate, train, evaluate, report",
     "config": "print a recipe with every value in effect, and what differs from the defaults",
-    "cluster": "start Ray on bare machines over ssh, say how they are, end it",
+    "cluster": "Ray on bare machines over ssh: start, look, end; manifests for KubeRay and SkyPilot",
     "plan": "say what a recipe would do on this machine, and what would do more",
     "runs": "change a run while it goes on; export its figures and trajectories",
     "studio": "look at runs in a browser: curves, trajectories, versions",

@@ -92,7 +92,7 @@ class Cluster:
         """Start Ray on this machine, or join that of several, and start all workers; returns when those that play,
         judge and sample are ready.
         """
-        os.environ |= {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+        os.environ |= {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
         config.deadlines.apply()
         variables = {"OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", **config.deadlines.variables()}
         if config.machines is not None:
@@ -223,6 +223,7 @@ class Cluster:
 
 def _start_ray(variables: dict[str, str]) -> None:
     """On this machine, for this run alone: one of several machines that is here too is not meant."""
+    os.environ["RAY_AUTH_MODE"] = "disabled"
     with own_sigterm():
         ray.init(
             "local",

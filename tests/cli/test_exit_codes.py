@@ -21,6 +21,8 @@ NOWHERE = [
     ["config", "nowhere.toml"],
     ["plan", "nowhere.toml"],
     ["cluster", "status", "nowhere.toml"],
+    ["cluster", "manifest", "nowhere.toml", "nowhere.toml", "--form", "kuberay"],
+    ["cluster", "wait", "nowhere", "1"],
     ["plan", str(ROOT / "recipes/quickstart.toml"), "--from", "nowhere"],
     ["runs", "set", "nowhere", "groups.size=4"],
     ["runs", "replace", "nowhere", "trainer"],

@@ -42,6 +42,8 @@ NOT_RUN = {
         ("train", "pretrain", "plan", "bench behaviour", "tasks mine", "tasks split", "environments burst"), _FIGURES
     ),
     "cluster up": "starts Ray on other machines; it prints what status does",
+    "cluster manifest": "the names are those of Kubernetes and SkyPilot",
+    "cluster wait": "needs a Ray of several machines; it prints its url, and how many are alive",
 }
 """Each with the reason."""
 SCENES_OF = {

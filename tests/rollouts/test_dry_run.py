@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -27,14 +28,20 @@ def dry(recipe, machine=H100, *sets):
     return dry_run(load_recipe(ROOT / f"recipes/{recipe}.toml", RunConfig, list(sets)), machine)
 
 
+FOR_MACHINES = {
+    "one-gpu": (1, set()),
+    "mesh": (4, {"gathers", "reduce-scatters", "experts"}),
+    "eight-gpus": (8, {"gathers", "reduce-scatters", "experts"}),
+    "cluster": (256, {"gathers", "reduce-scatters", "experts", "context"}),
+}
+PARAMETERS = {"one-gpu": 596_049_920, "eight-gpus": 30_532_122_624, "cluster": 671_026_404_352}
+"""As they are published, or counted from the published shape."""
+
+
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("recipe", "ranks", "links"), [
-    ("one-gpu", 1, set()),
-    ("mesh", 4, {"gathers", "reduce-scatters", "experts"}),
-    ("eight-gpus", 8, {"gathers", "reduce-scatters", "experts"}),
-    ("cluster", 256, {"gathers", "reduce-scatters", "experts", "context"}),
-])  # fmt: skip
-def test_each_recipe_fits_the_machines_it_is_for(recipe, ranks, links):
+@pytest.mark.parametrize("recipe", FOR_MACHINES)
+def test_each_recipe_fits_the_machines_it_is_for(recipe):
+    ranks, links = FOR_MACHINES[recipe]
     run = dry(recipe)
     found = run.as_json()
     assert found["ranks"] == ranks and run.fault is None and found["fits"]
@@ -44,6 +51,12 @@ def test_each_recipe_fits_the_machines_it_is_for(recipe, ranks, links):
     assert {"parameters", "masters", "activations"} <= held.keys()
     assert ("moments" in held, "moments on the host" in on_host) == (recipe != "one-gpu", recipe == "one-gpu")
     assert on_host["a checkpoint's copy"] > held["masters"]
+    if recipe in PARAMETERS:  # each rank has its share of all: fp32 masters and gradients, two moments of bf16
+        share = 4 * PARAMETERS[recipe] / ranks
+        assert held["masters"] == pytest.approx(share, rel=0.002)
+        assert found["bytes"]["in_optimizer"]["gradients"] == pytest.approx(share, rel=0.05)
+        moments = held.get("moments") or on_host["moments on the host"]
+        assert moments == pytest.approx(share, rel=0.002)
     assert {"logits", "gradients"} <= found["bytes"]["most"].keys()
     assert sum(held.values()) + found["bytes"]["engines"] <= found["bytes"]["needed"] <= found["bytes"]["usable"]
     assert 0 < found["tokens_per_s"] < ranks * 10**6 and found["trainer"]["step_s"] > 0
@@ -54,6 +67,29 @@ def test_each_recipe_fits_the_machines_it_is_for(recipe, ranks, links):
     said = "\n".join(lines_of(run))
     assert f"{ranks} ranks" in said and said.endswith("has to give")
     assert "in the host's memory, of each rank: " in said
+
+
+MADE = {"agent": "recipes/shapes/Qwen3-0.6B", "longhorizon": "models/etude-tiny"}
+"""Recipes whose model an earlier command makes, with a shape in its place."""
+OF_RUNS = [path.stem for path in sorted(ROOT.glob("recipes/*.toml")) if "rollouts" in tomllib.loads(path.read_text())]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("recipe", [each for each in OF_RUNS if each not in FOR_MACHINES])
+def test_every_other_recipe_of_a_run_is_rehearsed_too(recipe, capsys):
+    made = ["--set", f"model.path={MADE[recipe]}"] if recipe in MADE else []
+    assert main(["train", f"recipes/{recipe}.toml", "--dry-run", "--on", "h100", "--json", *made]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fault"] is None and found["tokens_per_s"] > 0 and found["bytes"]["in_pieces"]["masters"] > 0
+    assert not (ROOT / f"runs/{recipe}-0").exists()
+
+
+def test_no_recipe_of_a_run_is_left_out():
+    assert set(FOR_MACHINES) < set(OF_RUNS)
+    for path in ROOT.glob("recipes/*.toml"):
+        if path.stem not in OF_RUNS:
+            with pytest.raises(ConfigError, match="unknown key"):
+                load_recipe(path, RunConfig)
 
 
 FIXED = ("trainer.piece_tokens=64", "engine.cache_tokens=4096")

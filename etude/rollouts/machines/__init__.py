@@ -6,6 +6,12 @@
     far        what answers there: starts, looks after and ends Ray's processes of that machine
     bare       up, status and down of all of them
     joining    a run's way in: what all machines must share is looked at, and where its processes are placed
+    room       what a run's processes ask for, beside what machines have
+    table      Ray's own table of machines, and the wait until some have joined
+    nodes_config   the file of `etude cluster manifest`: nodes that KubeRay or SkyPilot makes
+    manifest   a recipe that fits such nodes, and what both forms have in common
+    kuberay, skypilot   the two forms
 
-Only `joining` and `far` know Ray. Secrets go by stdin and by the environment, never by a command line.
+Only `joining`, `far` and `table` know Ray. Secrets go by stdin and by the environment, never by a command line, and in
+manifests they are named only.
 """

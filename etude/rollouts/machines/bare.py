@@ -18,6 +18,7 @@ from typing import Any, Literal
 from etude.deadlines import scaled
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError
 from etude.rollouts.machines.bare_config import BareConfig, MachineConfig
+from etude.rollouts.machines.config import OBJECT_STORE_BYTES
 from etude.rollouts.machines.ssh import ask
 
 ASK_S = 30.0
@@ -25,8 +26,6 @@ ASK_S = 30.0
 START_S, STOP_S, JOIN_S = 120.0, 40.0, 60.0
 _LOOK_S = 0.5
 _AGAIN = "`etude cluster up` starts it"
-_OBJECTS = 256 * 1024 * 1024
-"""Bytes of Ray's object store on a machine: what passes through it is small."""
 _ROOM = ("memory", "object_store_memory")
 """What Ray says of a machine's own memory, in bytes."""
 State = Literal["alive", "dead", "stopped", "unreachable", "unknown"]
@@ -150,7 +149,7 @@ def _options(config: BareConfig, machine: MachineConfig) -> list[str]:
     return [
         *(place if machine is config.head else (f"--address={config.url}",)),
         f"--node-ip-address={machine.address}",
-        f"--object-store-memory={_OBJECTS}",
+        f"--object-store-memory={OBJECT_STORE_BYTES}",
         f"--resources={json.dumps(machine.resources)}",
         *(() if machine.cpus is None else (f"--num-cpus={machine.cpus}",)),
     ]

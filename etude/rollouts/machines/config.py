@@ -15,6 +15,13 @@ from etude.config import Config
 
 Part = Literal["trainer", "engine", "sessions", "rewards"]
 Asked = dict[str, Annotated[float, Field(gt=0)]]
+RAY_VARIABLES = {
+    "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0",
+}  # fmt: skip
+"""Of every process of a Ray that runs join, whoever starts it."""
+OBJECT_STORE_BYTES = 256 * 1024 * 1024
+"""Of a machine in such a Ray: what passes through it is small."""
 
 
 class MachinesConfig(Config):
@@ -25,7 +32,8 @@ class MachinesConfig(Config):
     url: str
     """HOST:PORT of the head, as the machines reach it."""
     token_file: Path | None = None
-    """Holds the token that this Ray asks for, on the machine where the run is started; None: it asks for none."""
+    """Holds the token that this Ray asks for, on the machine where the run is started; None: Ray's own variables say
+    (RAY_AUTH_MODE, RAY_AUTH_TOKEN), which KubeRay sets, and without them it asks for none."""
     places: dict[Part, Asked] = {}
     """What one process of a part asks Ray for, such as `sessions = { CPU = 1 }`; a part that is not named asks for
     nothing. Of the trainer each rank does. Its ranks are on one machine (STRICT_PACK), since they are processes below

@@ -26,7 +26,9 @@ from etude import __version__
 from etude.durable import write_whole
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.plain import say
+from etude.rollouts.machines.config import RAY_VARIABLES
 from etude.rollouts.machines.ssh import ANSWER
+from etude.rollouts.machines.table import table_of
 
 MARK = "ETUDE_CLUSTER"
 """The variable by which a process is known."""
@@ -78,20 +80,8 @@ def start(request: Mapping[str, Any]) -> dict[str, Any]:
 def _table(request: Mapping[str, Any]) -> dict[str, Any]:
     """Ray's own table of machines, as the head has it: of each address whether it is alive, and what it gives away."""
     os.environ |= _variables(request["mark"], _directory(request))
-    from ray import _raylet  # to join as a driver would take seconds more
-
-    raylet: Any = _raylet  # in Cython
-    options = raylet.GcsClientOptions.create(
-        request["url"], None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False
-    )
-    accessor = raylet.GlobalStateAccessor(options)
-    if not accessor.connect():
-        return {"silent": f"Ray's head at {request['url']} does not answer"}
-    found: dict[str, Any] = {}
-    for each in accessor.get_node_table():  # a machine that was started again has a row for each life
-        if each["Alive"] or each["NodeManagerAddress"] not in found:
-            found[each["NodeManagerAddress"]] = {"alive": each["Alive"], "resources": each["Resources"]}
-    return {"table": found}
+    table = table_of(request["url"])
+    return {"silent": f"Ray's head at {request['url']} does not answer"} if table is None else {"table": table}
 
 
 def stop(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,9 +136,7 @@ def _name(process: psutil.Process) -> str:
 def _variables(mark: str, directory: Path) -> dict[str, str]:
     """Of every process of Ray. The token is the cluster's own, whatever the user has in their home."""
     return {
-        MARK: mark, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(directory / TOKEN),
-        "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        "RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0",
+        MARK: mark, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(directory / TOKEN), **RAY_VARIABLES
     }  # fmt: skip
 
 

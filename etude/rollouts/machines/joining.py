@@ -27,6 +27,7 @@ from etude import __version__
 from etude.deadlines import scaled
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError
 from etude.rollouts.machines.config import MachinesConfig, Part
+from etude.rollouts.machines.room import asked_of, require_room
 from etude.rollouts.ray_signals import own_sigterm
 from etude.serving.token import read_token
 from etude.weights.opening import is_local
@@ -38,6 +39,7 @@ _LOOK_S = 60.0
 """For a machine to start a process that looks: Python and Ray have to be read from its disk."""
 _OWN_WORDS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 """What Ray calls these where it is asked for them."""
+_MORE = "`cpus` and `resources` in the file of `etude cluster`"
 
 
 def join(machines: MachinesConfig, variables: Mapping[str, str]) -> None:
@@ -45,6 +47,7 @@ def join(machines: MachinesConfig, variables: Mapping[str, str]) -> None:
     token = machines.token_file
     if token is not None:
         read_token(token.expanduser())
+        os.environ.pop("RAY_AUTH_TOKEN", None)  # Ray would take it in place of the file's
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token.expanduser().resolve())}
         raylet: Any = _raylet
         raylet.Config.initialize("")  # Ray has read the mode when it was imported
@@ -65,7 +68,7 @@ def join(machines: MachinesConfig, variables: Mapping[str, str]) -> None:
 async def require_shared(config: RunConfig, directory: Path) -> None:
     """Raises ConfigError, naming the machine, where one does not see or have what this one does."""
     machines = {each["NodeManagerAddress"]: each for each in ray.nodes() if each["Alive"]}
-    _require_room(config, [each["Resources"] for each in machines.values()])
+    require_room(config, [each["Resources"] for each in machines.values()], _MORE)
     seen = [directory.resolve()]
     if config.store is not None and is_local(config.store):
         seen.append(Path(config.store.removeprefix("file://")).resolve())
@@ -73,30 +76,6 @@ async def require_shared(config: RunConfig, directory: Path) -> None:
         words = [(path, probes.enter_context(_probe(path))) for path in seen]
         of = [(address, each["NodeID"]) for address, each in machines.items()]
         await asyncio.gather(*(_require_of(address, node, words, config) for address, node in of))
-
-
-def _require_room(config: RunConfig, machines: Sequence[Mapping[str, float]]) -> None:
-    """Ray would wait forever for room that no machine has."""
-    assert config.machines is not None
-    for part in config.machines.places:
-        asked = _whole(config, part)
-        if not any(all(each.get(name, 0) >= amount for name, amount in asked.items()) for each in machines):
-            there = "; ".join(sorted({_words({name: each.get(name, 0) for name in asked}) for each in machines}))
-            raise ConfigError(
-                f"machines.places.{part}: no machine has {_words(asked)}; of that they have: {there}. Ask for less, or "
-                "give a machine more (`cpus` and `resources` in the file of `etude cluster`)"
-            )
-
-
-def _whole(config: RunConfig, part: Part) -> dict[str, float]:
-    """What one process of a part asks for; that of the trainer for all of its ranks."""
-    assert config.machines is not None
-    times = config.trainer.processes if part == "trainer" else 1
-    return {name: amount * times for name, amount in config.machines.places.get(part, {}).items()}
-
-
-def _words(amounts: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {amount:g}" for name, amount in amounts.items())
 
 
 @contextlib.contextmanager
@@ -162,7 +141,7 @@ def placed(actor: Any, part: Part, config: RunConfig, **options: Any) -> Any:
     takes few of them with it. Another takes its place wherever there is room then.
     """
     if config.machines is not None:
-        options |= {"scheduling_strategy": "SPREAD", **_options(_whole(config, part))}
+        options |= {"scheduling_strategy": "SPREAD", **_options(asked_of(config, part))}
     return actor.options(**options)
 
 
@@ -177,7 +156,7 @@ class RanksRoom:
         self._group: PlacementGroup | None = None
 
     def placed(self, actor: Any) -> Any:
-        asked = {} if self._config.machines is None else _whole(self._config, "trainer")
+        asked = {} if self._config.machines is None else asked_of(self._config, "trainer")
         if not asked:
             return actor
         if self._group is None:

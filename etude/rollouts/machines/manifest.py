@@ -1,0 +1,162 @@
+"""What manifests are made of, for KubeRay and SkyPilot alike: a recipe that fits the nodes, and the run's commands.
+
+Owns what is looked at before anything is asked of a cluster that costs money: whether all processes of the run have
+room there, may make their sandboxes, and whether a secret would be in the manifest. The recipe goes in as it stands,
+with what was overridden, so that one file starts the run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from etude.config import load_recipe
+from etude.errors import ConfigError
+from etude.rollouts.config import RunConfig
+from etude.rollouts.fleet import places_of
+from etude.rollouts.machines.config import RAY_VARIABLES, Part
+from etude.rollouts.machines.nodes_config import NodesConfig, names_a_secret
+from etude.rollouts.machines.room import asked_of, fits, require_room, words_of
+
+PORT = 6379
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,45}[a-z0-9])?")
+"""Of a RayJob: longer ones would be cut in the names that KubeRay makes of it."""
+_MORE = "`cpus`, `gpus`, `memory_gb` and `resources` of a group"
+_JOIN_S = 300
+"""For all nodes to join: with both forms they are there when the run is started, and have Ray to start."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run and the nodes that it has room on. Make one with `planned`."""
+
+    config: RunConfig
+    nodes: NodesConfig
+    recipe: str
+    """Its text."""
+    sets: tuple[str, ...]
+    """What was overridden."""
+    ray: str
+    """Ray's version here, which all nodes must have."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.config.name}-{self.config.seed}"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Of all processes, secrets not among them."""
+        return {**RAY_VARIABLES, **self.config.deadlines.variables(), **self.nodes.env}
+
+    def command_lines(self) -> list[str]:
+        """In sh, on the head, where `$url` is the head's and `$recipe` the file: wait for all nodes, and train. A run
+        that is there already goes on.
+        """
+        out = self.nodes.shared / "runs" / self.name
+        sets = [f"--set {shlex.quote(each)}" for each in self.sets]
+        return [
+            f'etude cluster wait "$url" {self.nodes.count} --seconds {_JOIN_S}',
+            "resume=",
+            f"if [ -e {shlex.quote(f'{out}/recipe.json')} ]; then resume=--resume; fi",
+            " ".join([
+                'etude train "$recipe" --out', shlex.quote(str(out)), *sets,
+                '--set "machines.url=$url" --set machines.token_file= $resume',
+            ]),
+        ]  # fmt: skip
+
+
+def planned(recipe: Path, sets: Sequence[str], nodes: NodesConfig) -> Planned:
+    """The run of a recipe on these nodes. Raises ConfigError, saying what to change, where it could not be."""
+    config = load_recipe(recipe, RunConfig, [*sets, f"machines.url=127.0.0.1:{PORT}", "machines.token_file="])
+    found = Planned(config, nodes, recipe.read_text("utf-8"), tuple(sets), metadata.version("ray"))
+    if not _NAME.fullmatch(found.name):
+        raise ConfigError(
+            f"name: {found.name!r} (name and seed) cannot be the name of a cluster: give at most 47 small letters, "
+            "digits and -, a letter first"
+        )
+    if secret := next(_secrets_in(config.model_dump(exclude_unset=True)), None):
+        raise ConfigError(f"{secret}: names a secret, and its value would be in the manifest; put it in secrets")
+    if "path" in config.model.model_fields_set and not config.model.path.is_absolute():
+        raise ConfigError(
+            f"model.path: {config.model.path} is relative to this directory, which no node has; give an absolute path "
+            f"of the nodes: --set model.path={nodes.shared}/models/..."
+        )
+    require_room(config, [each.offers for each in nodes.groups], _MORE)
+    _require_all(config, nodes)
+    _require_sandboxes(config, nodes)
+    return found
+
+
+def _secrets_in(table: Any, above: str = "") -> Iterator[str]:
+    """The dotted paths of keys that hold a secret's value; paths of files are no texts here."""
+    for key, value in table.items() if isinstance(table, Mapping) else ():
+        path = f"{above}{key}"
+        if isinstance(value, str) and names_a_secret(str(key)):
+            yield path
+        for each in value if isinstance(value, list | tuple) else (value,):
+            yield from _secrets_in(each, f"{path}.")
+
+
+def _processes(config: RunConfig) -> dict[Part, int]:
+    """How many a run starts of each part; the trainer's ranks are asked for as one."""
+    spares, workers = config.faults.spares, config.rollouts.workers
+    engines = places_of(config) + (spares if config.engine.kind == "etude" else 0)
+    return {"trainer": 1, "engine": engines, "sessions": workers + spares, "rewards": workers}
+
+
+def _require_all(config: RunConfig, nodes: NodesConfig) -> None:
+    """All processes together must have room: one that has none would wait until the run has failed."""
+    assert config.machines is not None
+    asked: dict[str, float] = {}
+    for part, count in _processes(config).items():
+        for name, amount in asked_of(config, part).items():
+            asked[name] = asked.get(name, 0) + count * amount
+    there = {name: sum(each.count * each.offers.get(name, 0) for each in nodes.groups) for name in asked}
+    if lacking := [name for name, amount in asked.items() if amount > there[name]]:
+        counts = ", ".join(f"{count} of {part}" for part, count in _processes(config).items())
+        raise ConfigError(
+            f"machines.places: the processes of the run ({counts}) ask for "
+            f"{words_of({name: asked[name] for name in lacking})} in all, and the groups have "
+            f"{words_of({name: there[name] for name in lacking})}; ask for less, or raise a group's count"
+        )
+
+
+def _require_sandboxes(config: RunConfig, nodes: NodesConfig) -> None:
+    """A session worker makes sandboxes where Ray places it."""
+    if config.environment.kind != "namespace":
+        return
+    for part in ("sessions", "rewards"):
+        asked = asked_of(config, part)
+        for group in nodes.groups:
+            if fits(asked, group.offers) and not group.privileged:
+                raise ConfigError(
+                    f"groups.{group.name}: {part} can be placed there, and need a privileged container for the "
+                    'sandboxes of environment.kind = "namespace": set privileged = true, or have '
+                    f"machines.places.{part} ask for a resource that only other groups have"
+                )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines as they stand, and nothing by reference."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+)
+
+
+def yaml_of(documents: Sequence[Mapping[str, Any]]) -> str:
+    """One file of them."""
+    each = (yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False, width=120) for document in documents)
+    return "---\n".join(each).rstrip("\n")

@@ -1,0 +1,109 @@
+"""The file of `etude cluster manifest`: the nodes of a cluster that KubeRay or SkyPilot makes, and what each is given.
+
+Owns `NodesConfig`. A secret is named, never read: its value is in Kubernetes, or given to `sky launch`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from etude.config import Config
+from etude.rollouts.machines.bare_config import Variable
+
+Label = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$")]
+ResourceName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*$")]
+SecretKey = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._A-Za-z0-9]+$")]
+_OURS = re.compile(r"RAY_|ETUDE_|SKYPILOT_")
+_RAYS_OWN = ("CPU", "GPU", "memory", "object_store_memory")
+_SECRET = re.compile(r"(^|_)(secret|password|passwd|token|credentials?|(api|access|private|account)_?key)(_|$)", re.I)
+
+
+def names_a_secret(name: str) -> bool:
+    """Whether the value of a variable or key of this name is one, by the words of its name."""
+    return bool(_SECRET.search(name)) and not name.lower().endswith(("_file", "_path", "_env", "_id"))
+
+
+class NodeGroup(Config):
+    """Nodes that are alike: pods of KubeRay, machines or pods of SkyPilot."""
+
+    name: Label
+    count: int = Field(1, ge=1)
+    """How many of them."""
+    cpus: int = Field(ge=1)
+    """Of each, all of which Ray gives away."""
+    memory_gb: int = Field(ge=1)
+    """Of each, in units of 2^30 bytes."""
+    gpus: int = Field(0, ge=0)
+    """Of each."""
+    resources: dict[ResourceName, Annotated[float, Field(gt=0)]] = {}
+    """Further things that Ray may give away there, by names of your own: a recipe's `machines.places` asks for them."""
+    privileged: bool = False
+    """Whether the container is privileged, as sandboxes of the namespace backend need. It gives up the isolation of the
+    container, so dedicate the nodes."""
+    node_selector: dict[str, str] = {}
+    """Labels of the Kubernetes nodes that its pods may be on, with `--form kuberay`: the kind of GPU, say."""
+
+    @model_validator(mode="after")
+    def _own_names(self) -> NodeGroup:
+        for name in self.resources:
+            if name in _RAYS_OWN:
+                raise ValueError(f"resources: {name} is Ray's own name; give cpus, gpus or memory_gb")
+        return self
+
+    @property
+    def offers(self) -> dict[str, float]:
+        """What Ray gives away on one of them, by Ray's names."""
+        return {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory_gb << 30, **self.resources}
+
+
+class NodesConfig(Config):
+    """The nodes of a cluster that KubeRay or SkyPilot makes for one run."""
+
+    image: str = Field(pattern=r"^[a-z0-9][\w./:@-]*$")
+    """Of the containers: Etude with its extra `train`, and `ray[default]` of the same version of Ray."""
+    shared: PurePosixPath
+    """The directory that all nodes share: the run's is below it. An absolute path."""
+    volume: Label
+    """What is mounted there: a PersistentVolumeClaim that several nodes may write (ReadWriteMany), or SkyPilot's volume
+    of that name."""
+    groups: tuple[NodeGroup, ...] = Field(min_length=1)
+    """The first is the head, of which there is one."""
+    accelerator: str | None = Field(None, pattern=r"^[A-Za-z][\w-]*$")
+    """The kind of GPU by SkyPilot's name, `H100` say: needed with `--form skypilot` where a group has GPUs."""
+    env: dict[Variable, str] = {}
+    """Variables of all processes of the cluster."""
+    secrets: dict[Variable, SecretKey] = {}
+    """Variables with a secret's value: each as SECRET/KEY, a Secret of Kubernetes and the key of it that holds the
+    value. With SkyPilot the variable's name is enough: `sky launch --secret NAME`."""
+
+    @model_validator(mode="after")
+    def _as_meant(self) -> NodesConfig:
+        names = [each.name for each in self.groups]
+        if twice := {each for each in names if names.count(each) > 1}:
+            raise ValueError(f"groups: {min(twice)} is there twice; give each a name of its own")
+        if self.groups[0].count != 1:
+            raise ValueError(f"groups: {names[0]} is the first and so the head, of which there is one; set count = 1")
+        if not self.shared.is_absolute() or len(self.shared.parts) < 2:
+            raise ValueError(f"shared: {self.shared} must be an absolute path below /, such as /shared")
+        for name in (*self.env, *self.secrets):
+            if _OURS.match(name) or (name in self.env and name in self.secrets):
+                raise ValueError(f"{name}: is set by Etude, or both in env and in secrets; leave it out")
+        for name in self.env:
+            if names_a_secret(name):
+                raise ValueError(
+                    f"env: {name} names a secret, and what is in env is in the manifest; put it in secrets"
+                )
+        return self
+
+    @property
+    def head(self) -> NodeGroup:
+        return self.groups[0]
+
+    @property
+    def count(self) -> int:
+        """Of all nodes."""
+        return sum(each.count for each in self.groups)
