@@ -11,7 +11,7 @@ from etude.config import Config
 from etude.trainer.corpus.config import CorpusConfig
 
 
-class CommitsConfig(Config):
+class CommitLabelsConfig(Config):
     """Histories: what a commit's message asks for, and the functions that it changed, as they were before it."""
 
     directories: tuple[Path, ...] = ()
@@ -22,7 +22,7 @@ class CommitsConfig(Config):
     """Of a pair in the loss, beside that of a docstring."""
 
 
-class SessionsConfig(Config):
+class SessionLabelsConfig(Config):
     """Sessions of agents: what was searched for, what a patch that passed edited, and what was opened and left."""
 
     directories: tuple[Path, ...] = ()
@@ -37,8 +37,8 @@ class EmbedderConfig(Config):
     kind: Literal["embedder"]
     corpus: CorpusConfig
     """Each directory is one package; questions are told apart within a package, as in a search."""
-    commits: CommitsConfig = CommitsConfig()
-    sessions: SessionsConfig = SessionsConfig()
+    commits: CommitLabelsConfig = CommitLabelsConfig()
+    sessions: SessionLabelsConfig = SessionLabelsConfig()
     kept_out: tuple[Path, ...] = ()
     """Bundles of git and directories: no function that is in one of them is trained on, wherever it lies and whatever
     its package is called; nor is any package of these names (`names_kept_out`)."""

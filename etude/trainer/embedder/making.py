@@ -136,8 +136,9 @@ def read_pairs(path: Path) -> list[Pair]:
             bags[part] = [Counter({words[r]: int(t) for r, t in zip(*bag, strict=True)}) for bag in each]
         names = [packages[at] for at in stored["package"]]
         sources: list[Source] = [get_args(Source)[at] for at in stored["source"]]
-    rows = zip(*(bags[part] for part in _PARTS), strict=True)
-    return [Pair(name, *row[:3], source, *row[3:]) for name, source, row in zip(names, sources, rows, strict=True)]
+    of = [bags[part] for part in _PARTS]
+    return [Pair(name, *row[:3], source=source, left=row[3], left_defined=row[4])
+            for name, source, *row in zip(names, sources, *of, strict=True)]  # fmt: skip
 
 
 def table_of(trained: Trained) -> bytes:

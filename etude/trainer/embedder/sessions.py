@@ -56,10 +56,10 @@ class _Labels:
 def pairs_of_sessions(config: EmbedderConfig, apart: Apart) -> Iterator[Pair]:
     """Of each place in turn; a question with one answer once, however many sessions put it."""
     for place in config.sessions.directories:
-        known: set[tuple[frozenset[str], ...]] = set()
+        known: set[tuple[frozenset[object], ...]] = set()
         for session in _sessions(place):
             for pair in _pairs(session, _labels(session, apart)):
-                key = frozenset(pair.question), frozenset(pair.words.items()), frozenset(pair.left.items())
+                key = tuple(frozenset[object](bag.items()) for bag in (pair.question, pair.words, pair.left))
                 if key not in known:
                     known.add(key)  # attempts at one task are much alike
                     yield pair
@@ -177,9 +177,8 @@ def _some(place: Path, found: Iterable[_Session | None]) -> Iterator[_Session]:
 def _archived(place: Path, found: Archived) -> _Session | None:
     if (task := found.task) is None or task.split != "train":
         return None
-    changed = [(each.path, each.before, each.after, each.cut) for each in found.files]
-    texts = [(path, *map(_text, sides), cut) for path, *sides, cut in changed]
-    return _session(place, task.instruction, task.provenance, [said.event.data for said in found.said], texts)
+    files = [(each.path, _text(each.before), _text(each.after), each.cut) for each in found.files]
+    return _session(place, task.instruction, task.provenance, [said.event.data for said in found.said], files)
 
 
 def _exported(place: Path, number: int, row: str) -> _Session | None:
