@@ -39,14 +39,14 @@ Figures = dict[str, list[float]]
 async def sought(questions: Iterable[Question], policy: Policy = POLICY) -> dict[str, Figures]:
     """By way, each figure of each question. Trees of one repository follow each other."""
     figures: dict[str, Figures] = {way: {} for way in WAYS}
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as place, _cache_at(Path(place) / "cache"):
-        here: _Workspace | None = None
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place, cache_at(Path(place) / "cache"):
+        here: Workspace | None = None
         try:
             for question in questions:
                 if here is None or here.repository != question.repository:
                     if here is not None:
                         await here.sandbox.destroy()
-                    here = await _opened(Path(place), question.repository)
+                    here = await opened(Path(place), question.repository)
                 here.become(question.tree)
                 for way, searches in WAYS.items():
                     found = await Seeker(here.ask, question.text, searches, policy).seek()
@@ -75,7 +75,7 @@ def figures_of(question: Question, found: Found) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _cache_at(place: Path) -> Iterator[None]:
+def cache_at(place: Path) -> Iterator[None]:
     """An index of its own; the sandbox's program, which lies in the same cache, is not built anew for that."""
     (place / "etude").mkdir(parents=True)
     shutil.copy(guest_program(default_cache()), place / "etude")
@@ -87,7 +87,7 @@ def _cache_at(place: Path) -> Iterator[None]:
         os.environ |= {} if before is None else {"XDG_CACHE_HOME": before}
 
 
-class _Workspace:
+class Workspace:
     """A directory that becomes one tree after the other, and a sandbox in it."""
 
     def __init__(self, root: Path, repository: str, sandbox: Sandbox) -> None:
@@ -115,9 +115,9 @@ class _Workspace:
             return str(error)
 
 
-async def _opened(place: Path, repository: str) -> _Workspace:
+async def opened(place: Path, repository: str) -> Workspace:
     root = Path(tempfile.mkdtemp(dir=place))
     git(root, "init", "-q")
     sandbox = await open_workspace(root, WorkspaceConfig())
     keep_on_disk(sandbox, root)
-    return _Workspace(root, repository, sandbox)
+    return Workspace(root, repository, sandbox)

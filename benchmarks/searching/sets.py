@@ -65,6 +65,11 @@ def locate(repository: str, tasks: Path) -> Iterator[Question]:
 
 def of_clone(clone: Path, revision: str, most: int) -> Iterator[Question]:
     """Of the newest commits that change source and tests, and whose message says what is wanted and not how."""
+    return (question for question, _ in answered(clone, revision, most))
+
+
+def answered(clone: Path, revision: str, most: int) -> Iterator[tuple[Question, dict[str, bytes]]]:
+    """The same, each with the commit's source after it."""
     history = History(clone)
     limits, found = MineLimits(workspace_mb=48), 0
     for commit in history.commits(revision, _LOOKED_AT):
@@ -77,7 +82,7 @@ def of_clone(clone: Path, revision: str, most: int) -> Iterator[Question]:
         if isinstance(message, Rejected) or not changed:
             continue
         spans = tuple(span for path in sorted(changed) for span in _changed(path, tree[path], after[path]))
-        yield Question(str(clone), tree, message.strip(), frozenset(changed), spans)
+        yield Question(str(clone), tree, message.strip(), frozenset(changed), spans), after
         if (found := found + 1) == most:
             return
 

@@ -69,10 +69,11 @@ def _manifest(options: argparse.Namespace) -> int:
 
 
 def _wait(options: argparse.Namespace) -> int:
+    from etude.config import parse
     from etude.rollouts.machines.config import MachinesConfig
     from etude.rollouts.machines.table import wait_for
 
-    alive = wait_for(MachinesConfig(url=options.url).url, options.count, options.seconds)
+    alive = wait_for(parse({"url": options.url}, MachinesConfig, "cluster wait").url, options.count, options.seconds)
     say(json.dumps({"url": options.url, "alive": alive}) if options.json else f"{alive} machines have joined")
     return 0
 

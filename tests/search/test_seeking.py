@@ -16,6 +16,12 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from searching.seeker import Found, Policy
 from searching.seeking import figures_of, sought
 from searching.sets import Question, of_clone
+from sessions import played
+
+from etude.archive.writer import ArchiveWriter
+from etude.trainer.embedder.config import EmbedderConfig
+from etude.trainer.embedder.pairs import Apart
+from etude.trainer.embedder.sessions import pairs_of_sessions
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,6 +80,17 @@ def test_both_ways_read_the_right_file_with_the_product_s_tools(clone: Path) -> 
         assert found[way]["files_found"] == found[way]["functions_found"] == [1.0], way
         assert 0 < found[way]["tokens_to_first"][0] <= found[way]["tokens"][0] and found[way]["steps"][0] <= 8
     assert found["with"]["steps_to_first"][0] < found["without"]["steps_to_first"][0], "grep has to ask twice"
+
+
+def test_its_sessions_are_labels_of_an_embedder(clone: Path, tmp_path: Path) -> None:
+    with ArchiveWriter(tmp_path / "run") as writer:
+        assert asyncio.run(played(clone, "HEAD", 9, writer, 0)) == (1, 1)
+    corpus = {"directories": [tmp_path]}
+    asked = {"kind": "embedder", "corpus": corpus, "sessions": {"directories": [tmp_path / "run"]}}
+    config = EmbedderConfig.model_validate(asked)
+    found = list(pairs_of_sessions(config, Apart.of(config)))
+    assert found[0].defined.keys() == {"round"} and {"pric", "cent"} <= found[0].question.keys()
+    assert any("discount" in pair.left_defined for pair in found), "it was opened, and the patch left it"
 
 
 def test_only_what_was_read_is_found_and_what_was_spent_until_then_is_told() -> None:

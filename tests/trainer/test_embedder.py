@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import subprocess
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from embedder_samples import DONE, SAID, config, package
 
 from etude.config import load_recipe
 from etude.errors import ConfigError
@@ -24,33 +24,7 @@ from etude.trainer.embedder.pairs import pairs_of
 from etude.trainer.embedder.training import Bag, train
 
 ROOT = Path(__file__).parents[2]
-LICENCE = "Permission is hereby granted, free of charge, to any person obtaining a copy\n"
-SAID = ("remove", "send", "count", "open", "draw", "sort", "join", "split")
-DONE = ("pop", "post", "length", "unlock", "paint", "order", "merge", "cut")
-"""What is said of a function, and the word in its code: none is in both."""
 EVALUATED = {"boltons", "toolz", "cachetools", "more_itertools", "sqlparse", "aiohttp", "fastapi"}
-
-
-def package(at: Path, name: str, functions: int, seed: int = 0) -> Path:
-    """A module of functions that are told by a word that is not in them."""
-    chance = random.Random(f"{name} {seed}")
-    rows = []
-    for number in range(functions):
-        which, noun = chance.randrange(len(SAID)), f"thing{chance.randrange(400)}"
-        rows.append(
-            f'def {DONE[which]}_{noun}(box):\n    """{SAID[which].title()} every {noun} of whatever box there is."""\n'
-            f"    found = {DONE[which]}(box)\n    return found or '{name}{number}'\n\n\n"
-        )
-    (at / name / name).mkdir(parents=True)
-    (at / name / "LICENSE").write_text(LICENCE)
-    (at / name / name / "core.py").write_text("".join(rows))
-    return at / name
-
-
-def config(*directories: Path, **more: Any) -> EmbedderConfig:
-    small = {"pairs_per_step": 32, "width": 16, "epochs": 6, "lr": 0.02, "threads": 1, "left_out": 0.2}
-    corpus = {"directories": directories, "languages": ["python"]}
-    return EmbedderConfig.model_validate({"kind": "embedder", "corpus": corpus, **small, **more})
 
 
 def test_pairs_are_docstrings_and_what_a_search_would_find(tmp_path: Path) -> None:
@@ -99,7 +73,7 @@ def test_the_evaluation_s_repositories_are_kept_out_of_what_ships() -> None:
     read = json.loads((ROOT / "models" / "etude-embedder" / "corpus.json").read_text())
     assert read["packages"].keys() == {path.name for path in recipe.corpus.directories}
     asked = json.loads((ROOT / "models" / "etude-embedder" / "recipe.json").read_text())
-    assert asked == recipe.model_dump(mode="json")
+    assert EmbedderConfig.model_validate(asked) == recipe
 
 
 def test_a_table_learns_what_words_do_not_tell(tmp_path: Path) -> None:

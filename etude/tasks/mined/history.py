@@ -6,6 +6,8 @@ that the repository names is run. The repository is never written to.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,9 @@ from etude.host.repository import PrivateGitDir, find
 from etude.tasks.git import run_git
 
 _FIELDS = "%H%x00%P%x00%ct%x00%B%x00"
+_HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_AT_ONCE = 100
+"""Commits whose patches one git prints."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,16 @@ class Change:
     status: str
     """git's letter: A added, M modified, D deleted, T changed type. A rename is a deletion and an addition."""
     lines: int | None
+
+
+@dataclass(frozen=True)
+class Edited:
+    """A file that a commit changed, as it was before: its content, by git's name, and the lines, from 1, that were
+    changed or removed, or that a new one was put between."""
+
+    path: str
+    object_id: str
+    lines: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -87,6 +102,25 @@ class History:
             Change(path, status[0], counts.get(path)) for status, path in zip(states[::2], states[1::2], strict=True)
         ]
 
+    def edited(self, commits: Sequence[Commit], glob: str) -> Iterator[tuple[Commit, list[Edited]]]:
+        """Of each commit that changed some, the files that fit `glob` and that it did not make, in order."""
+        words = ("diff-tree", "--stdin", "-r", "-p", "-U0", "--full-index", "--no-color", "--no-renames",
+                 "--no-ext-diff", "--no-textconv", "--diff-filter=M", "--", glob)  # fmt: skip
+        for at in range(0, len(commits), _AT_ONCE):
+            part = {commit.id: commit for commit in commits[at : at + _AT_ONCE]}
+            told = self._git(*words, stdin="".join(f"{name}\n" for name in part).encode())
+            yield from ((part[name], files) for name, files in _patches(told, part.keys()) if files)
+
+    def blobs(self, object_ids: Sequence[str]) -> list[bytes]:
+        """Contents by git's names, in order."""
+        found = self._read({str(at): name for at, name in enumerate(object_ids)})
+        return [found[str(at)] for at in range(len(object_ids))]
+
+    def paths(self, commit: str) -> list[str]:
+        """Of all that a commit has."""
+        told = self._git("ls-tree", "-r", "-z", "--name-only", "--full-tree", commit)
+        return told.decode("utf-8", "replace").split("\0")[:-1]
+
     def file(self, commit: str, path: str) -> bytes | None:
         """One file of a commit; None where it has none of that path."""
         told = self._git("ls-tree", "-z", "--full-tree", commit, "--", f":(literal,top){path}").split(b"\t")[0].split()
@@ -128,3 +162,36 @@ class History:
 
 def _is_utf8(path: str) -> bool:
     return not any("\udc80" <= letter <= "\udcff" for letter in path)
+
+
+def _patches(told: bytes, commits: Collection[str]) -> Iterator[tuple[str, list[Edited]]]:
+    """What `diff-tree --stdin -p -U0` prints. Lines of hunks are counted, so that none is taken for a header."""
+    rows = iter(told.split(b"\n"))
+    commit, files, path, object_id, lines = "", [], "", "", set[int]()
+
+    def file_ends() -> None:
+        if path and lines:
+            files.append(Edited(path, object_id, frozenset(lines)))
+        lines.clear()
+
+    for row in rows:
+        if (hunk := _HUNK.match(row)) is not None:
+            first, old, new = int(hunk[1]), *(1 if count is None else int(count) for count in hunk.groups()[1:])
+            lines.update(range(first, first + old) if old else (first, first + 1))
+            for _ in range(old + new):
+                next(rows, None)
+        elif row.startswith(b"diff --git "):
+            file_ends()
+            path = object_id = ""
+        elif row.startswith(b"index "):
+            object_id = row.removeprefix(b"index ").partition(b"..")[0].decode()
+        elif row.startswith(b"--- a/"):
+            path = row.removeprefix(b"--- a/").rstrip(b"\t").decode("utf-8", "replace")
+        elif (name := row.decode("ascii", "replace")) in commits:
+            file_ends()
+            if commit:
+                yield commit, files
+            commit, files, path = name, [], ""
+    file_ends()
+    if commit:
+        yield commit, files

@@ -1,8 +1,8 @@
 """Makes a request out of an issue's text or a commit's message: terse, as people write, and without the answer.
 
-Owns `instruction_of`. What belongs to the making of the commit (trailers, references, review notes) is cut off; a
-sentence that quotes the source patch, or names something only the source patch has, is taken out. Names that the tests
-themselves use are no secret: the agent has to provide them, so it must know them.
+Owns `instruction_of` and `wanted_of`. What belongs to the making of the commit (trailers, references, review notes) is
+cut off; a sentence that quotes the source patch, or names something only the source patch has, is taken out. Names that
+the tests themselves use are no secret: the agent has to provide them, so it must know them.
 """
 
 from __future__ import annotations
@@ -71,13 +71,22 @@ def _parts(body: str) -> Iterable[str]:
                 yield words
 
 
-def _of_message(message: str, secrets: PatchSecrets) -> str | Rejected:
+def wanted_of(message: str) -> list[str] | Rejected:
+    """The title of a message and those of its sentences that say what is wanted."""
     title, *body = [part for part in _sentences(message) if part] or [""]
     if len(title.split()) < LEAST_WORDS or _NOTHING.fullmatch(title):
         return Rejected("message says too little", title[:80])
+    return [title, *(part for part in body if not _OF_THE_COMMIT.search(part))]
+
+
+def _of_message(message: str, secrets: PatchSecrets) -> str | Rejected:
+    wanted = wanted_of(message)
+    if isinstance(wanted, Rejected):
+        return wanted
+    title, *body = wanted
     if told := secrets.leaked_in(title):
         return Rejected("message gives the answer away", told)
-    kept = [part for part in body if not _OF_THE_COMMIT.search(part) and not secrets.leaked_in(part)]
+    kept = [part for part in body if not secrets.leaked_in(part)]
     text = title if title[-1] in ".!?:" else f"{title}."
     for part in kept:
         if len(text) + len(part) > MOST_CHARS:

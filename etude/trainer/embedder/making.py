@@ -4,7 +4,7 @@ Owns `make_embedder`. Each step leaves its product in the work directory and is 
 
     recipe.json      what was asked for: another recipe is another run
     pairs.npz        what is learned from and, apart from it, measured on
-    corpus.json      what became of the files, and the licence of every package that was read
+    corpus.json      what became of the files, the licence of every package that was read, and pairs of other sources
     log.jsonl        a line an epoch
     table.npz        the table (`search.embedder`)
 """
@@ -14,9 +14,9 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import structlog
@@ -25,12 +25,15 @@ from etude.durable import write_whole
 from etude.errors import ConfigError
 from etude.search.embedder import FULL, Table
 from etude.trainer.corpus.filtering import Fate
+from etude.trainer.embedder.commits import pairs_of_commits
 from etude.trainer.embedder.config import EmbedderConfig
-from etude.trainer.embedder.pairs import Pair, pairs_of
+from etude.trainer.embedder.pairs import Apart, Pair, Source, pairs_of
+from etude.trainer.embedder.sessions import pairs_of_sessions
 from etude.trainer.embedder.training import Trained, train
 
 log = structlog.get_logger()
-_PARTS = ("question", "words", "defined")
+Further = Callable[[EmbedderConfig, Apart], Iterator[Pair]]
+_PARTS = ("question", "words", "defined", "left", "left_defined")
 _HELD_OUT = 20
 """One package of so many is measured on, by turns of their names."""
 _TOLD_EVERY = 1000
@@ -43,7 +46,7 @@ def make_embedder(config: EmbedderConfig, directory: Path) -> dict[str, Any]:
     if not (directory / "pairs.npz").exists():
         _read_corpus(config, directory)
     pairs = read_pairs(directory / "pairs.npz")
-    packages = sorted({pair.package for pair in pairs})
+    packages = sorted({pair.package for pair in pairs if pair.source == "docstrings"})
     if len(packages) < 2:
         raise ConfigError(f"corpus: {packages[0]} is the only package; one is measured on, so name another")
     apart = frozenset(packages[min(_HELD_OUT // 2, len(packages) - 1) :: _HELD_OUT])
@@ -54,7 +57,9 @@ def make_embedder(config: EmbedderConfig, directory: Path) -> dict[str, Any]:
     write_whole(directory / "table.npz", data)
     made = Table(data)
     size = {"words": len(told.words), "width": made.width, "bytes": len(data), "identity": made.identity}
-    read = {"pairs": len(pairs), "packages": len(packages), "held_out_packages": sorted(apart)}
+    read = {"pairs": len(pairs), "packages": len(packages), "held_out_packages": sorted(apart)} | {
+        source: sum(pair.source == source for pair in pairs) for source in get_args(Source)
+    }
     return read | size | {"held_out": told.log[-1]["held_out"]}
 
 
@@ -77,17 +82,31 @@ def _read_corpus(config: EmbedderConfig, directory: Path) -> None:
         if fates.total() % _TOLD_EVERY == 0:
             log.info("reading files", looked_at=fates.total())
 
-    pairs = list(pairs_of(config, told))
+    out = Apart.of(config)
+    pairs = list(pairs_of(config, told, out))
     if len(pairs) < config.pairs_per_step:
         raise ConfigError(
             f"corpus: {len(pairs)} documented functions are left of {fates.total()} files ({dict(fates)}); a step "
             f"needs {config.pairs_per_step}: name more directories, or a smaller pairs_per_step"
         )
     of = Counter(pair.package for pair in pairs)
+    more = {"commits": _further(pairs_of_commits, config.commits.directories, config, out),
+            "sessions": _further(pairs_of_sessions, config.sessions.directories, config, out)}  # fmt: skip
     packages = {name: {"pairs": of[name], "files": dict(each)} for name, each in sorted(licences.items())}
-    report = {"files": dict(fates), "pairs": len(pairs), "packages": packages}
+    pairs += [pair for found in more.values() for pair in found]
+    report = {"files": dict(fates), "pairs": len(pairs), "packages": packages} | {
+        source: dict(Counter(pair.package for pair in found)) for source, found in more.items()
+    }
     write_whole(directory / "corpus.json", f"{json.dumps(report, indent=1)}\n".encode())
     write_pairs(directory / "pairs.npz", pairs)
+
+
+def _further(make: Further, places: Sequence[Path], config: EmbedderConfig, apart: Apart) -> list[Pair]:
+    """Pairs of another source; what is named and gives none is an error."""
+    pairs = list(make(config, apart))
+    if places and not pairs:
+        raise ConfigError(f"{', '.join(map(str, places))}: nothing to learn from was found there")
+    return pairs
 
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
@@ -101,6 +120,7 @@ def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
         stored[f"{part}_ends"] = np.cumsum([len(bag) for bag in bags])
     packages = sorted({pair.package for pair in pairs})
     stored["package"] = np.array([packages.index(pair.package) for pair in pairs], np.int32)
+    stored["source"] = np.array([get_args(Source).index(pair.source) for pair in pairs], np.int8)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, words=_joined(list(row)), packages=_joined(packages), **stored)
     write_whole(path, buffer.getvalue())
@@ -115,7 +135,10 @@ def read_pairs(path: Path) -> list[Pair]:
             each = zip(np.split(rows, cuts), np.split(times, cuts), strict=True)
             bags[part] = [Counter({words[r]: int(t) for r, t in zip(*bag, strict=True)}) for bag in each]
         names = [packages[at] for at in stored["package"]]
-    return [Pair(*each) for each in zip(names, *(bags[part] for part in _PARTS), strict=True)]
+        sources: list[Source] = [get_args(Source)[at] for at in stored["source"]]
+    of = [bags[part] for part in _PARTS]
+    return [Pair(name, *row[:3], source=source, left=row[3], left_defined=row[4])
+            for name, source, *row in zip(names, sources, *of, strict=True)]  # fmt: skip
 
 
 def table_of(trained: Trained) -> bytes:

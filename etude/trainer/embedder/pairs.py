@@ -1,8 +1,9 @@
 """Functions, and what is said of each in words: what an embedder learns from.
 
-Owns `Pair` and `pairs_of`: of every documented Python function of a corpus, its docstring's first paragraph and the
-piece of code that a search would find, in a file without docstrings. The words of both are those of the search
-(`search.content`). What is kept out goes by print, so a copy is told under any name, and by the name of a package.
+Owns `Pair`, `Apart` and `pairs_of`: of every documented Python function of a corpus, its docstring's first paragraph
+and the piece of code that a search would find, in a file without docstrings. The words of both are those of the search
+(`search.content`). `commits` and `sessions` make pairs of what people and agents did. What is kept out goes by print,
+so a copy is told under any name, and by the name of a package.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from etude.errors import ConfigError
 from etude.host.git import GitContext
@@ -29,6 +31,7 @@ _LEAST_WORDS, _MOST_WORDS = 4, 60
 _LEAST_LINES = 2
 _SAME = 3
 """So many functions of one package may have one docstring."""
+Source = Literal["docstrings", "commits", "sessions"]
 
 
 @dataclass(frozen=True)
@@ -39,17 +42,58 @@ class Pair:
     question: Counter[str]
     words: Counter[str]
     defined: Counter[str]
+    source: Source = "docstrings"
+    left: Counter[str] = field(default_factory=Counter)
+    """The words of a piece that was opened for this question, and was not it; none: there is no such piece."""
+    left_defined: Counter[str] = field(default_factory=Counter)
 
 
-def pairs_of(config: EmbedderConfig, told: Callable[[Fate], None] = lambda _: None) -> Iterator[Pair]:
+@dataclass(frozen=True)
+class Apart:
+    """What nothing is learned from."""
+
+    prints: frozenset[str]
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, config: EmbedderConfig) -> Apart:
+        return cls(prints_of(config.kept_out), frozenset(config.names_kept_out))
+
+    def file(self, package: str, path: str) -> bool:
+        """By what its package may be called: its own name, and those of the folders that it lies in."""
+        parts = PurePosixPath(path).parts
+        named = {package, *parts[:-1], PurePosixPath(path).stem}
+        return not self.names.isdisjoint(each.replace("-", "_") for each in named)
+
+    def rest(self, text: str, pieces: Sequence[Piece]) -> list[Piece]:
+        """The pieces of a Python file in which no function begins that is kept out."""
+        within = {line: at for at, piece in enumerate(pieces) for line in span(piece)}
+        begun = [(within[node.lineno - 1], node) for node in _functions(text) if node.lineno - 1 in within]
+        out = {at for at, node in begun if print_of(node)[0][1] in self.prints}
+        return [piece for at, piece in enumerate(pieces) if at not in out]
+
+
+def span(piece: Piece) -> range:
+    """Its lines, from 0."""
+    return range(piece.first, piece.end)
+
+
+def question_of(text: str, least: int = _LEAST_WORDS) -> Counter[str] | None:
+    """The words of what was said or asked; None where they are too few to tell anything."""
+    question = Counter(words_of(" ".join(text.split()[:_MOST_WORDS])))
+    return question if len(question) >= least else None
+
+
+def pairs_of(
+    config: EmbedderConfig, told: Callable[[Fate], None] = lambda _: None, apart: Apart | None = None
+) -> Iterator[Pair]:
     """In an order that the seed and the files decide; `told` hears what became of each file."""
-    out = prints_of(config.kept_out)
-    names = frozenset(config.names_kept_out)
+    out = apart or Apart.of(config)
     found: dict[str, list[Pair]] = {}
     for fate in Filters(config.corpus).fates(find_repositories(config.corpus)):
         told(fate)
         package = fate.repository.name
-        if fate.fate == "train" and fate.language == "python" and names.isdisjoint(_names(package, fate.file.path)):
+        if fate.fate == "train" and fate.language == "python" and not out.file(package, fate.file.path):
             found.setdefault(package, []).extend(_of_file(package, fate.file.path, fate.text, out))
     for package, pairs in found.items():
         pairs = list(_without_repeats(pairs))
@@ -80,9 +124,9 @@ def _prints_below(directory: Path) -> Iterator[str]:
             yield print_of(node)[0][1]
 
 
-def _of_file(package: str, path: str, text: str, out: frozenset[str]) -> Iterator[Pair]:
+def _of_file(package: str, path: str, text: str, out: Apart) -> Iterator[Pair]:
     functions = [(node, said) for node in _functions(text) if (said := _said(node)) is not None]
-    kept = [(node, said) for node, said in functions if print_of(node)[0][1] not in out]
+    kept = [(node, said) for node, said in functions if print_of(node)[0][1] not in out.prints]
     if not kept:
         return
     lines = text.split("\n")
@@ -92,8 +136,8 @@ def _of_file(package: str, path: str, text: str, out: frozenset[str]) -> Iterato
     pieces = read(path, "\n".join(lines).encode("utf-8", "replace"), grams=False).pieces
     for node, said in kept:
         piece = _holding(pieces, node.lineno - 1)
-        question = Counter(words_of(said))
-        if piece is not None and piece.words and len(question) >= _LEAST_WORDS:
+        question = question_of(said)
+        if piece is not None and piece.words and question is not None:
             yield Pair(package, question, piece.words, piece.defined)
 
 
@@ -109,7 +153,7 @@ def _said(node: Function) -> str | None:
     said = ast.get_docstring(node)
     if said is None or len(node.body) < 2 or (node.end_lineno or 0) - node.lineno < _LEAST_LINES:
         return None
-    return " ".join(said.split("\n\n")[0].split()[:_MOST_WORDS])
+    return said.split("\n\n")[0]
 
 
 def _holding(pieces: Sequence[Piece], line: int) -> Piece | None:
@@ -123,9 +167,3 @@ def _without_repeats(pairs: Sequence[Pair]) -> Iterator[Pair]:
         had[said] += 1
         if had[said] <= _SAME:
             yield pair
-
-
-def _names(package: str, path: str) -> set[str]:
-    """What a file's package may be called: by its own name, and by the folders that it lies in."""
-    parts = PurePosixPath(path).parts
-    return {package, *parts[:-1], PurePosixPath(path).stem}

@@ -1,9 +1,9 @@
 """Trains the table of an embedder: questions and the code that answers them come close.
 
-Owns `train` and `Trained`. A step shows questions with their pieces; every other piece of the step is a wrong answer.
-Steps are mostly of one package, since a search is too. The words that question and piece share are scored beside the
-vectors (BM25, as the ranking has it), so vectors learn what words do not tell. Contrastive, with in-batch negatives
-(CPC, arXiv 1807.03748). Seeded; knows no files.
+Owns `train` and `Trained`. A step shows questions with their pieces; every other piece of the step is a wrong answer,
+and so is what was opened for a question and left. Steps are mostly of one package and source, since a search is too.
+The words that question and piece share are scored beside the vectors (BM25, as the ranking has it), so vectors learn
+what words do not tell. Contrastive, with in-batch negatives (CPC, arXiv 1807.03748). Seeded; knows no files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from etude.trainer.embedder.config import EmbedderConfig
-from etude.trainer.embedder.pairs import Pair
+from etude.trainer.embedder.pairs import Pair, Source
 
 _K1, _B = 1.2, 0.75
 _PART = 128
@@ -42,10 +42,14 @@ class Bag:
 class Example:
     """A pair in numbers."""
 
-    package: str
+    package: tuple[str, Source]
     question: Bag
     words: Bag
     defined: Bag
+    left: Bag
+    """Empty: nothing was left for this question."""
+    left_defined: Bag
+    weight: float
 
 
 class Table(nn.Module):
@@ -93,7 +97,8 @@ def train(
     torch.manual_seed(config.seed)
     words = vocabulary(pairs, config.words)
     row = {word: at for at, word in enumerate(words)}
-    examples, apart = ([_example(pair, row) for pair in some] for some in (pairs, held_out))
+    weights = {"docstrings": 1.0, "commits": config.commits.weight, "sessions": config.sessions.weight}
+    examples, apart = ([_example(pair, row, weights[pair.source]) for pair in some] for some in (pairs, held_out))
     table = Table(_rarity(examples, len(words)), config.width)
     optimizer = torch.optim.Adam(table.parameters(), lr=config.lr)
     steps = config.epochs * max(1, len(examples) // config.pairs_per_step)
@@ -123,10 +128,10 @@ def _rarity(examples: Sequence[Example], words: int) -> NDArray[np.float32]:
 
 
 def vocabulary(pairs: Iterable[Pair], most: int) -> tuple[str, ...]:
-    """The words that most pairs have, on either side; in a question a word counts as much as in five pieces."""
+    """The words that most pairs have, wherever; in a question a word counts as much as in five pieces."""
     counted: Counter[str] = Counter()
     for pair in pairs:
-        counted.update(pair.words.keys())
+        counted.update([*pair.words, *pair.left])
         for word in pair.question:
             counted[word] += 5
     ordered = sorted(counted, key=lambda word: (-counted[word], word))
@@ -136,7 +141,7 @@ def vocabulary(pairs: Iterable[Pair], most: int) -> tuple[str, ...]:
 def batches(examples: Sequence[Example], size: int, seed: int) -> list[list[Example]]:
     """All of them, in a new order for each seed, a few packages a step."""
     rng = random.Random(seed)
-    by_package: dict[str, list[Example]] = {}
+    by_package: dict[tuple[str, Source], list[Example]] = {}
     for example in examples:
         by_package.setdefault(example.package, []).append(example)
     parts = []
@@ -149,12 +154,29 @@ def batches(examples: Sequence[Example], size: int, seed: int) -> list[list[Exam
 
 
 def loss_of(table: Table, batch: Sequence[Example], temperature: float) -> Tensor:
-    scores = _scores(table, batch, temperature)
-    asked = [each.question.rows.tobytes() for each in batch]
-    same = torch.tensor([[one == other for other in asked] for one in asked]) & ~torch.eye(len(batch), dtype=torch.bool)
-    scores = scores.masked_fill(same, -1e4)  # who was asked the same is no wrong answer
-    right = torch.arange(len(batch))
-    return (functional.cross_entropy(scores, right) + functional.cross_entropy(scores.T, right)) / 2
+    """Of each question, which piece is its own, what was left among them; of each piece, which question."""
+    left = [each for each in batch if len(each.left.rows)]
+    pieces = [*((each.words, each.defined) for each in batch), *((each.left, each.left_defined) for each in left)]
+    near = table.questions([each.question for each in batch]) @ table.pieces(*map(list, zip(*pieces, strict=True))).T
+    shared = shared_words([each.question for each in batch], [words for words, _ in pieces])
+    scores = (near / temperature + table.shared * shared).masked_fill(_no_answers(batch, left), -1e4)
+    right, whole = torch.arange(len(batch)), torch.tensor([each.weight for each in batch])
+    back = scores[:, : len(batch)].T
+    losses = sum(functional.cross_entropy(each, right, reduction="none") for each in (scores, back))
+    return (losses * whole).sum() / (2 * whole.sum())
+
+
+def _no_answers(batch: Sequence[Example], left: Sequence[Example]) -> Tensor:
+    """What is neither right nor wrong: the same piece again, what is right for the same question, and what was left and
+    was right for it another time."""
+    asked, pieces = (np.array([hash(bag.rows.tobytes()) for bag in bags]) for bags in
+                     ([each.question for each in batch], [each.words for each in batch]))  # fmt: skip
+    again = asked[:, None] == asked
+    same = again | (pieces[:, None] == pieces)
+    np.fill_diagonal(same, False)
+    opened = np.array([hash(each.left.rows.tobytes()) for each in left], np.int64)
+    right = again.astype(np.float32) @ (pieces[:, None] == opened).astype(np.float32) > 0
+    return torch.from_numpy(np.concatenate([same, right], axis=1))
 
 
 @torch.no_grad()
@@ -162,42 +184,37 @@ def measure(table: Table, examples: Sequence[Example], config: EmbedderConfig) -
     """How often the right piece is first among a step's: by words alone, by vectors alone, by both."""
     found: dict[str, list[float]] = {"words": [], "vectors": [], "both": []}
     for batch in batches(examples, config.pairs_per_step, 0):
-        shared = shared_words(batch)
-        near = table.questions([each.question for each in batch]) @ _pieces(table, batch).T
+        questions, words, defined = (
+            [getattr(each, part) for each in batch] for part in ("question", "words", "defined")
+        )
+        shared, near = shared_words(questions, words), table.questions(questions) @ table.pieces(words, defined).T
         both = near / config.temperature + table.shared * shared
         for name, scores in (("words", shared), ("vectors", near), ("both", both)):
             found[name].append(float((scores.argmax(1) == torch.arange(len(batch))).float().mean()))
     return {name: round(float(np.mean(each)), 4) for name, each in found.items()}
 
 
-def _scores(table: Table, batch: Sequence[Example], temperature: float) -> Tensor:
-    near = table.questions([each.question for each in batch]) @ _pieces(table, batch).T
-    return near / temperature + table.shared * shared_words(batch)
-
-
-def _pieces(table: Table, batch: Sequence[Example]) -> Tensor:
-    return table.pieces([each.words for each in batch], [each.defined for each in batch])
-
-
-def shared_words(batch: Sequence[Example]) -> Tensor:
+def shared_words(questions: Sequence[Bag], pieces: Sequence[Bag]) -> Tensor:
     """BM25 of every question with every piece, as if they were all that there is."""
-    rows = np.unique(np.concatenate([each.question.rows for each in batch]))
-    asked = np.zeros((len(batch), len(rows)), np.float32)
-    there = np.zeros((len(batch), len(rows)), np.float32)
-    length = np.array([each.words.times.sum() for each in batch], np.float32)
+    rows = np.unique(np.concatenate([each.rows for each in questions]))
+    asked = np.zeros((len(questions), len(rows)), np.float32)
+    there = np.zeros((len(pieces), len(rows)), np.float32)
+    length = np.array([each.times.sum() for each in pieces], np.float32)
     around = _K1 * (1 - _B + _B * length / length.mean())
-    for at, each in enumerate(batch):
-        asked[at, np.searchsorted(rows, each.question.rows)] = each.question.times
-        known = np.isin(each.words.rows, rows, assume_unique=True)
-        times = each.words.times[known]
-        there[at, np.searchsorted(rows, each.words.rows[known])] = times * (_K1 + 1) / (times + around[at])
+    for at, each in enumerate(questions):
+        asked[at, np.searchsorted(rows, each.rows)] = each.times
+    for at, each in enumerate(pieces):
+        known = np.isin(each.rows, rows, assume_unique=True)
+        times = each.times[known]
+        there[at, np.searchsorted(rows, each.rows[known])] = times * (_K1 + 1) / (times + around[at])
     having = (there > 0).sum(0)
-    rarity = np.log(1 + (len(batch) - having + 0.5) / (having + 0.5))
+    rarity = np.log(1 + (len(pieces) - having + 0.5) / (having + 0.5))
     return torch.from_numpy((asked * rarity) @ there.T)
 
 
-def _example(pair: Pair, row: Mapping[str, int]) -> Example:
-    return Example(pair.package, _bag(pair.question, row), _bag(pair.words, row), _bag(pair.defined, row))
+def _example(pair: Pair, row: Mapping[str, int], weight: float) -> Example:
+    bags = (pair.question, pair.words, pair.defined, pair.left, pair.left_defined)
+    return Example((pair.package, pair.source), *(_bag(bag, row) for bag in bags), weight)
 
 
 def _bag(words: Mapping[str, int], row: Mapping[str, int]) -> Bag:
