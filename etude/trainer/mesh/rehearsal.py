@@ -159,9 +159,8 @@ class _Evenly(ExpertParallel):
 
 
 def _played(trainer: Trainer, config: TrainerConfig, counting: Counting) -> Rehearsal:
-    if config.mesh is None:
-        for leaf in trainer.trained.leaves.values():
-            leaf.register_post_accumulate_grad_hook(lambda each: counting.tag(GRADIENTS, [_grad(each)]))
+    for leaf in trainer.trained.leaves.values():  # those that FSDP scatters are told by that
+        leaf.register_post_accumulate_grad_hook(lambda each: counting.tag(GRADIENTS, [_grad(each)]))
     held = dict(counting.held)
     if config.parity_tokens:
         held["older versions"] = (PARITY_VERSIONS - 1) * held["newest version"]
