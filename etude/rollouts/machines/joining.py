@@ -1,8 +1,9 @@
 """A run's way into a Ray of several machines: joined, held to what all of them must share, and its processes placed.
 
 Owns what is looked at before any process of the run starts. Every machine must see the run's directory, for tokens go
-through it from the worker that plays to the one that judges and to the trainer, and must have the same model and the
-same Etude. So a machine that a process could be placed on and could do nothing there is named at once.
+through it from the worker that plays to the one that judges and to the trainer, whose ranks have their checkpoints
+there; must reach the weight store; and must have the same model and the same Etude. So a machine that a process could
+be placed on and could do nothing there is named at once.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ from etude.errors import ConfigError, DeadlineExceeded, EtudeError
 from etude.rollouts.machines.config import MachinesConfig, Part
 from etude.rollouts.ray_signals import own_sigterm
 from etude.serving.token import read_token
-from etude.weights.opening import is_local
+from etude.weights.opening import is_local, open_store
+from etude.weights.store import Store, StoreConfig
 
 if TYPE_CHECKING:
     from etude.rollouts.config import RunConfig
 
 _LOOK_S = 60.0
 """For a machine to start a process that looks: Python and Ray have to be read from its disk."""
+_ANYWHERE = {"memory": 1.0}
+"""Of a rank that asks for nothing: a place in a group must have something, and every machine has a byte."""
 _OWN_WORDS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 """What Ray calls these where it is asked for them."""
 
@@ -66,33 +70,35 @@ async def require_shared(config: RunConfig, directory: Path) -> None:
     """Raises ConfigError, naming the machine, where one does not see or have what this one does."""
     machines = {each["NodeManagerAddress"]: each for each in ray.nodes() if each["Alive"]}
     _require_room(config, [each["Resources"] for each in machines.values()])
-    seen = [directory.resolve()]
-    if config.store is not None and is_local(config.store):
-        seen.append(Path(config.store.removeprefix("file://")).resolve())
+    seen, key = [directory.resolve()], None
     with contextlib.ExitStack() as probes:
-        words = [(path, probes.enter_context(_probe(path))) for path in seen]
+        if config.store is not None and is_local(config.store):
+            seen.append(Path(config.store.removeprefix("file://")).resolve())
+        elif config.store is not None:
+            key = probes.enter_context(_word_in(open_store(config.store, config.weight_store)))
+        words = [path / probes.enter_context(_probe(path)) for path in seen]
         of = [(address, each["NodeID"]) for address, each in machines.items()]
-        await asyncio.gather(*(_require_of(address, node, words, config) for address, node in of))
+        await asyncio.gather(*(_require_of(address, node, words, key, config) for address, node in of))
 
 
 def _require_room(config: RunConfig, machines: Sequence[Mapping[str, float]]) -> None:
     """Ray would wait forever for room that no machine has."""
     assert config.machines is not None
-    for part in config.machines.places:
-        asked = _whole(config, part)
-        if not any(all(each.get(name, 0) >= amount for name, amount in asked.items()) for each in machines):
+    for part, asked in config.machines.places.items():
+        wanted = config.trainer.processes if part == "trainer" else 1
+        room = sum(_times(asked, each) for each in machines)
+        if room < wanted:
             there = "; ".join(sorted({_words({name: each.get(name, 0) for name in asked}) for each in machines}))
+            lack = f"only {room} of {wanted} ranks find {_words(asked)}" if room else f"no machine has {_words(asked)}"
             raise ConfigError(
-                f"machines.places.{part}: no machine has {_words(asked)}; of that they have: {there}. Ask for less, or "
-                "give a machine more (`cpus` and `resources` in the file of `etude cluster`)"
+                f"machines.places.{part}: {lack}; of that they have: {there}. Ask for less, or give a machine more "
+                "(`cpus` and `resources` in the file of `etude cluster`)"
             )
 
 
-def _whole(config: RunConfig, part: Part) -> dict[str, float]:
-    """What one process of a part asks for; that of the trainer for all of its ranks."""
-    assert config.machines is not None
-    times = config.trainer.processes if part == "trainer" else 1
-    return {name: amount * times for name, amount in config.machines.places.get(part, {}).items()}
+def _times(asked: Mapping[str, float], machine: Mapping[str, float]) -> int:
+    """How often a machine has this."""
+    return min(int(machine.get(name, 0) / amount + 1e-6) for name, amount in asked.items())
 
 
 def _words(amounts: Mapping[str, float]) -> str:
@@ -111,13 +117,26 @@ def _probe(directory: Path) -> Generator[str]:
         path.unlink(missing_ok=True)
 
 
-async def _require_of(address: str, node: str, words: Sequence[tuple[Path, str]], config: RunConfig) -> None:
+@contextlib.contextmanager
+def _word_in(store: Store) -> Generator[str]:
+    """An object in this store, for as long as it is entered; gives its key."""
+    key = f"shared/{secrets.token_hex(8)}"
+    store.put(key, b"")
+    try:
+        yield key
+    finally:
+        store.delete(key)
+
+
+async def _require_of(address: str, node: str, words: Sequence[Path], key: str | None, config: RunConfig) -> None:
     looking = ray.remote(num_cpus=0, max_retries=0)(_look).options(
         scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
     )
     try:
         async with asyncio.timeout(scaled(_LOOK_S)):
-            version, model, missing = await looking.remote([path / name for path, name in words], config.model.path)
+            version, model, missing, silent = await looking.remote(
+                words, config.model.path, config.store, config.weight_store, key
+            )
     except TimeoutError:
         raise DeadlineExceeded(f"machine {address} to look at the run's directory", scaled(_LOOK_S)) from None
     except RayError as error:
@@ -132,6 +151,11 @@ async def _require_of(address: str, node: str, words: Sequence[tuple[Path, str]]
             f"machines: {address} does not see {missing[0].parent}; the run's directory and its store must be on a "
             "file system that all machines share under the same path, NFS say: choose another --out, or mount it there"
         )
+    if silent is not None:
+        raise ConfigError(
+            f"machines: {address} does not see what is written into {config.store} ({silent}); every machine must "
+            "reach the store, with credentials of its own: [secrets] in the file of `etude cluster` gives them"
+        )
     if model != _digest(config.model.path):
         raise ConfigError(
             f"model.path: {address} has {'another model' if model else 'no model'} at {config.model.path}; copy it "
@@ -139,9 +163,17 @@ async def _require_of(address: str, node: str, words: Sequence[tuple[Path, str]]
         )
 
 
-def _look(probes: Sequence[Path], model: Path) -> tuple[str, str, list[Path]]:
-    """Runs on each machine: the Etude there, its model, and which probes it does not see."""
-    return __version__, _digest(model), [each for each in probes if not each.exists()]
+def _look(
+    probes: Sequence[Path], model: Path, store: str | None, options: StoreConfig, key: str | None
+) -> tuple[str, str, list[Path], str | None]:
+    """Runs on each machine: the Etude there, its model, which probes it does not see, and why the store's not."""
+    silent = None
+    if store is not None and key is not None:
+        try:
+            silent = None if open_store(store, options).exists(key) else "it is not there"
+        except EtudeError as error:
+            silent = str(error)
+    return __version__, _digest(model), [each for each in probes if not each.exists()], silent
 
 
 def _digest(model: Path) -> str:
@@ -162,27 +194,27 @@ def placed(actor: Any, part: Part, config: RunConfig, **options: Any) -> Any:
     takes few of them with it. Another takes its place wherever there is room then.
     """
     if config.machines is not None:
-        options |= {"scheduling_strategy": "SPREAD", **_options(_whole(config, part))}
+        options |= {"scheduling_strategy": "SPREAD", **_options(config.machines.places.get(part, {}))}
     return actor.options(**options)
 
 
 class RanksRoom:
-    """The trainer's place: room for all ranks on one machine (STRICT_PACK), since they are processes below one actor
-    and reach each other there. A placement group keeps it while a trainer that died is started anew; where its machine
-    is gone, Ray finds it on another. Nothing is asked for in a Ray of the run's own.
+    """The trainer's place: room for each rank, all on as few machines as have it (PACK), for they exchange far more
+    with each other than with anybody else. A placement group keeps it while a trainer that died is started anew; what
+    was on a machine that is gone, Ray finds on others, or waits for. Nothing is asked for in a Ray of the run's own.
     """
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self._group: PlacementGroup | None = None
 
-    def placed(self, actor: Any) -> Any:
-        asked = {} if self._config.machines is None else _whole(self._config, "trainer")
-        if not asked:
+    def placed(self, actor: Any, rank: int) -> Any:
+        if self._config.machines is None:
             return actor
+        asked = self._config.machines.places.get("trainer") or _ANYWHERE
         if self._group is None:
-            self._group = placement_group([asked], strategy="STRICT_PACK")
-        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=0)
+            self._group = placement_group([asked] * self._config.trainer.processes, strategy="PACK")
+        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank)
         return actor.options(scheduling_strategy=strategy, **_options(asked))
 
 
