@@ -77,7 +77,8 @@ class Followers:
         """Keep the line of a rank that is waited for; strangers are not heard."""
         caller.settimeout(_HELLO_S)
         with caller, suppress(OSError):
-            said = caller.recv(_KEY + _NUMBER, socket.MSG_WAITALL)
+            with caller.makefile("rb") as file:
+                said = file.read(_KEY + _NUMBER)
             rank = int.from_bytes(said[_KEY:])
             if secrets.compare_digest(said[:_KEY], key) and rank in missing:
                 caller.settimeout(None)
@@ -85,16 +86,19 @@ class Followers:
 
     def begin(self, first: Callable[[int], Any]) -> None:
         """Tell each what it needs to become one of us."""
-        for rank, line in self._lines.items():
-            _send(line, first(rank))
+        for rank in self._lines:
+            self._tell(rank, first(rank))
 
     def send(self, name: str, *arguments: Any) -> None:
         """Have all ranks do something, without waiting for it. Raises RankLost if one has ended."""
-        for rank, line in self._lines.items():
-            try:
-                _send(line, (name, arguments))
-            except OSError:
-                raise self._ended(rank, line) from None
+        for rank in self._lines:
+            self._tell(rank, (name, arguments))
+
+    def _tell(self, rank: int, what: Any) -> None:
+        try:
+            _send(self._lines[rank], what)
+        except OSError:
+            raise self._last_word(rank) or _ended(rank) from None
 
     def receive(self, what: str, seconds: float) -> list[Any]:
         """What they answer. Raises DeadlineExceeded, RankLost, or EtudeError if one has failed."""
@@ -105,7 +109,7 @@ class Followers:
             try:
                 answer = _receive(line)
             except (EOFError, OSError):
-                raise self._ended(rank, line) from None
+                raise _ended(rank) from None
             if isinstance(answer, _Failure):
                 raise answer.error
             answers.append(answer)
@@ -125,15 +129,20 @@ class Followers:
 
     def failure(self) -> EtudeError | None:
         """Why an exchange may have failed: which rank has ended, or what one has failed of."""
-        found = [self._ended(rank, line) for rank, line in sorted(self._lines.items()) if line.poll(1.0)]
+        words = [self._last_word(rank) for rank, line in sorted(self._lines.items()) if line.poll(1.0)]
+        found = [word for word in words if word is not None]
         return min(found, key=lambda error: isinstance(error, RankLost), default=None)
 
-    def _ended(self, rank: int, line: Connection) -> EtudeError:
-        with suppress(EOFError, OSError):
+    def _last_word(self, rank: int) -> EtudeError | None:
+        """What a rank has failed of, or that it has ended; None of one that goes on."""
+        line = self._lines[rank]
+        try:
             while line.poll(0):
                 if isinstance(answer := _receive(line), _Failure):
                     return answer.error
-        return RankLost(f"rank {rank} of the trainer has ended")
+        except (EOFError, OSError):
+            return _ended(rank)
+        return None
 
     def close(self) -> None:
         """They end when their lines do."""
@@ -160,6 +169,10 @@ def obey(meeting: Meeting, rank: int, become: Callable[[Any], Any]) -> None:
             except Exception as error:
                 raise _told(line, rank, error) from error
             _send(line, answer)
+
+
+def _ended(rank: int) -> RankLost:
+    return RankLost(f"rank {rank} of the trainer has ended")
 
 
 def _call(meeting: Meeting, rank: int) -> socket.socket:
