@@ -31,13 +31,15 @@ from etude.rollouts.machines.config import MachinesConfig, Part
 from etude.rollouts.ray_signals import own_sigterm
 from etude.serving.token import read_token
 from etude.weights.opening import is_local, open_store
-from etude.weights.store import Store, StoreConfig
+from etude.weights.store import Patience, Store, StoreConfig
 
 if TYPE_CHECKING:
     from etude.rollouts.config import RunConfig
 
 _LOOK_S = 60.0
 """For a machine to start a process that looks: Python and Ray have to be read from its disk."""
+_STORE = Patience(deadline_s=15.0, silence_s=5.0)
+"""For the store to be reached from there, within that time."""
 _ANYWHERE = {"memory": 1.0}
 """Of a rank that asks for nothing: a place in a group must have something, and every machine has a byte."""
 _OWN_WORDS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
@@ -170,7 +172,7 @@ def _look(
     silent = None
     if store is not None and key is not None:
         try:
-            silent = None if open_store(store, options).exists(key) else "it is not there"
+            silent = None if open_store(store, options, _STORE).exists(key) else "it is not there"
         except EtudeError as error:
             silent = str(error)
     return __version__, _digest(model), [each for each in probes if not each.exists()], silent
