@@ -14,6 +14,7 @@ to do about it. Never used for control flow, and never for a failing task: a fai
     │   └── Unreachable    the server of sandboxes does not answer
     ├── BuildError         a step of an image's build failed; names its line and quotes what it said
     ├── CheckpointError    saved state is absent, torn or does not match
+    ├── RankLost           a rank of a trainer is gone; all of them start anew from the checkpoint
     ├── WeightError        a version, delta or chunk failed its check
     ├── ContextOverflow    a request does not fit the model's context
     ├── InvalidRequest     a request to an engine could never be carried out as it stands
@@ -108,6 +109,10 @@ class BuildError(EtudeError):
 
 class CheckpointError(EtudeError):
     """Saved state is absent, torn, or belongs to another run."""
+
+
+class RankLost(EtudeError):
+    """A rank of a trainer has ended or is out of reach, and the others can do nothing without it."""
 
 
 class WeightError(EtudeError):

@@ -55,8 +55,8 @@ only what its tools take."""
 JUDGED_S = 180.0
 """For the sandboxes of a verdict to start and end, the auditor to read and a rubric's judge to answer."""
 _PARTS = {
-    "EngineActor": "engine", "TrainerActor": "trainer", "SessionWorker": "sessions", "RewardWorker": "rewards",
-    "AgentActor": "sandboxes", "SchedulerActor": "sandboxes", "ControlActor": "control",
+    "EngineActor": "engine", "TrainerActor": "trainer", "RankActor": "trainer", "SessionWorker": "sessions",
+    "RewardWorker": "rewards", "AgentActor": "sandboxes", "SchedulerActor": "sandboxes", "ControlActor": "control",
 }  # fmt: skip
 """What the process of an actor does, by the name of its class."""
 LOST = (WorkerGone, RayError, DeadlineExceeded)

@@ -124,6 +124,10 @@ class RayProcess:
                 await asyncio.sleep(0.5)  # cut off, perhaps not for long; whether it answers is asked elsewhere
             except RayActorError as error:
                 raise self._gone(error) from None
+            except RayTaskError as error:  # it says itself that it is over
+                if isinstance(error.cause, EtudeError):
+                    raise error.cause from None
+                raise
 
     def computes(self) -> bool:
         who = self.identity

@@ -1,8 +1,9 @@
-"""The trainer of a run, whatever becomes of its process.
+"""The trainer of a run, whatever becomes of its processes.
 
-Owns the steps since the last checkpoint: when the process dies, a new one resumes from that checkpoint and is given
+Owns the steps since the last checkpoint: when a process dies, new ones resume from that checkpoint and are given
 exactly those steps again that the checkpoint does not hold, with the same groups and the same state. So a step that was
-asked for happens once, and who asked for it sees nothing but time. Decides nothing about training, and touches no
+asked for happens once, and who asked for it sees nothing but time. Where the trainer has several ranks, each is a
+process of its own; when one of them is gone, or its machine, so are all. Decides nothing about training, and touches no
 weight. Talks to: worker, actors.trainer.
 """
 
@@ -10,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from etude.deadlines import scaled
-from etude.errors import DeadlineExceeded, EtudeError
+from etude.errors import DeadlineExceeded, EtudeError, RankLost
 from etude.records import Version
 from etude.rollouts.actors import trainer
 from etude.rollouts.config import RunConfig
@@ -41,6 +42,59 @@ class _Asked:
     step: int
     groups: list[SampleGroup]
     state: dict[str, Any]
+
+
+class TrainerProcess(RayProcess):
+    """The first rank, which is asked for everything, and those of the others: they live and end together."""
+
+    def __init__(self, first: Any, others: list[Any]) -> None:
+        super().__init__("the trainer", first, "health")
+        self.others = [RayProcess("another rank of the trainer", each, "health") for each in others]
+
+    async def started(self, deadline_s: float) -> None:
+        """All of them; those of one machine then follow each other, as what they exchange most should stay there."""
+        await asyncio.gather(super().started(deadline_s), *(each.started(deadline_s) for each in self.others))
+        assert self.identity is not None
+        here = self.identity.host
+        self.others.sort(key=lambda each: (_host(each) != here, _host(each)))
+        for rank, each in enumerate(self.others, 1):
+            each.name = f"rank {rank} of the trainer, on {_host(each)},"
+
+    async def answers(self, deadline_s: float) -> None:
+        await asyncio.gather(super().answers(deadline_s), *(each.answers(deadline_s) for each in self.others))
+
+    async def ended(self) -> None:
+        """Raises what the first of them ended with."""
+        lives = [asyncio.ensure_future(each) for each in (super().ended(), *(each.ended() for each in self.others))]
+        try:
+            done, _ = await asyncio.wait(lives, return_when=asyncio.FIRST_COMPLETED)
+            for life in done:
+                life.result()
+        except RankLost as error:
+            raise WorkerGone(str(error)) from None
+        finally:
+            for life in lives:
+                life.cancel()
+            await asyncio.gather(*lives, return_exceptions=True)
+
+    def computes(self) -> bool:
+        return super().computes() or any(each.computes() for each in self.others)
+
+    def kill(self) -> None:
+        super().kill()
+        for each in self.others:
+            each.kill()
+
+    async def _answer(self, asked: Awaitable[Any], seconds: float, what: str) -> Any:
+        try:
+            return await super()._answer(asked, seconds, what)
+        except RankLost as error:
+            raise WorkerGone(str(error)) from None
+
+
+def _host(process: RayProcess) -> str:
+    assert process.identity is not None
+    return process.identity.host
 
 
 class TrainerWorker:
@@ -142,14 +196,19 @@ class TrainerWorker:
 
     # --- the policy ---------------------------------------------------------------------------------------------------
 
-    def open(self, place: int) -> RayProcess:
-        actor = self._room.placed(trainer.TrainerActor)
-        return RayProcess("the trainer", actor.remote(self.config, self.store, self.directory), "health")
+    def open(self, place: int) -> TrainerProcess:
+        first = self._room.placed(trainer.TrainerActor, 0).remote(self.config, self.store, self.directory)
+        further = range(1, self.config.trainer.processes)
+        return TrainerProcess(
+            first, [self._room.placed(trainer.RankActor, rank).remote(self.config) for rank in further]
+        )
 
-    async def prepare(self, process: RayProcess) -> None:
-        """Resume, and make those steps again that were done after the checkpoint; one that was not, its caller asks
-        for again.
+    async def prepare(self, process: TrainerProcess) -> None:
+        """Have the ranks meet, resume, and make those steps again that were done after the checkpoint; one that was
+        not, its caller asks for again.
         """
+        others = [each.actor for each in process.others]
+        await process.call("open", others, seconds=self.worker.restarts.start_s, what="the trainer's ranks to meet")
         what = "the trainer to load its checkpoint"
         state = self.saved = await process.call("resume", seconds=scaled(RESUME_S), what=what)
         self._step = state["line"]["step"] if state else 0
@@ -162,5 +221,5 @@ class TrainerWorker:
         if state is not None:
             self.on_resumed(state)
 
-    async def look(self, process: RayProcess, deadline_s: float) -> None:
+    async def look(self, process: TrainerProcess, deadline_s: float) -> None:
         await process.answers(deadline_s)

@@ -1,6 +1,6 @@
-"""A trainer of several ranks on one machine: each a process with a share of the work, and of the weights in a mesh.
+"""A trainer of several ranks: each a process with a share of the work, and of the weights in a mesh.
 
-Owns the processes, what each publishes, and how ranks share a step that hold all weights each (those of a mesh:
+Owns how they meet, what each publishes, and how ranks share a step that hold all weights each (those of a mesh:
 `mesh.together`): a batch's pieces are worked through in rounds, a piece a rank; every piece's gradients go to all ranks
 and are added in the order of the pieces, as one rank would add them, so that the weights' bits do not depend on how
 many ranks there are. That costs a broadcast of the gradients a piece, where an all-reduce would take one a round and
@@ -8,33 +8,28 @@ leave other bits. Lessons, which are few, each rank learns by itself. All ranks 
 
 Of every version a rank copies, encodes and uploads its own tensors in the background (`weights.shards`). Rank 0 is the
 process that `open_ranks` is called in: it alone answers the controller, saves checkpoints, and goes back in the store.
-The others obey it over a socket each and end with it; when one of them ends, the step raises, naming it, and the whole
-trainer is started anew from its checkpoint. Talks to: step, weights.
+The others `follow` it, on this machine or on others, and end with it. When one of them is gone, whatever all do next
+raises RankLost: they can only start anew together, from a checkpoint. Talks to: followers, step, weights.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import secrets
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from etude.deadlines import scaled
-from etude.errors import DeadlineExceeded, EtudeError
-from etude.host.scratch import Scratch
+from etude.errors import EtudeError
 from etude.models.checkpoint import load_checkpoint
 from etude.models.config import ExpertFormat
 from etude.models.decoder import Decoder
@@ -42,6 +37,7 @@ from etude.models.expert_format import set_expert_format
 from etude.records import BASE_VERSION, Batch, Version
 from etude.trainer.config import TrainerConfig
 from etude.trainer.feedback import HintExample
+from etude.trainer.followers import START_S, Followers, Meeting, Start, obey
 from etude.trainer.pieces import WHOLE
 from etude.trainer.saving import Saving
 from etude.trainer.step import Trainer
@@ -59,8 +55,8 @@ if TYPE_CHECKING:
     from etude.trainer.mesh.together import Mesh
 
 T = TypeVar("T")
-_START_S = 300.0
-"""Longest wait for a rank to have loaded the model."""
+LOOPBACK = "127.0.0.1"
+"""Of a rank whose others are all on its machine."""
 
 
 @dataclass(frozen=True)
@@ -74,35 +70,34 @@ class Setup:
     store: str
     weight_store: StoreConfig
     publisher: PublisherConfig
+    address: str = LOOPBACK
+    """Of this rank, as the others reach it."""
     rank: int = 0
     attempt: str = ""
-    rendezvous: str = ""
+    rendezvous: tuple[str, int] = ("", 0)
 
-    def join(self) -> None:
-        """Meet the other ranks. They are processes of this machine, and talk over its loopback."""
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{self.rendezvous}",
-            rank=self.rank,
-            world_size=self.trainer.processes,
-            timeout=timedelta(seconds=scaled(_START_S)),
-        )
+    def join(self, store: dist.Store | None = None) -> None:
+        """Meet the other ranks: at rank 0's store, whose own that is."""
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(self.address))
+        ranks, patience = self.trainer.processes, timedelta(seconds=scaled(START_S))
+        if store is None:
+            store = dist.TCPStore(*self.rendezvous, ranks, is_master=False, timeout=patience)
+        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=ranks, timeout=patience)
 
-    def enter(self, decoder: Decoder | None) -> tuple[Decoder, Ranks | Mesh]:
+    def enter(self, decoder: Decoder | None, store: dist.Store | None = None) -> tuple[Decoder, Ranks | Mesh]:
         """Meet the others, with a decoder that is whole where there is one; returns that which this rank trains, and
         how ranks share a step. Raises ConfigError for a mesh that does not fit the model.
         """
         if self.trainer.mesh is not None:
             from etude.trainer.mesh.opening import open_mesh
 
-            self.join()
+            self.join(store)
             mesh = open_mesh(self.trainer, self.model)
             return mesh.sharded.policy, mesh
         if decoder is None:
             decoder, _ = load_checkpoint(self.model)
             set_expert_format(decoder, self.expert_format)
-        self.join()
+        self.join(store)
         return decoder, Ranks(self.rank, self.trainer.processes)
 
     def publishing(self, trained: Trained) -> tuple[frozenset[str], BackgroundPublisher]:
@@ -112,6 +107,25 @@ class Setup:
         shard = Shard(self.rank, len(owned), self.attempt, owned[self.rank])
         store = open_store(self.store, self.weight_store)
         return owned[self.rank], BackgroundPublisher(Publisher(store, self.publisher, shard=shard))
+
+
+def interface_of(address: str) -> str:
+    """The network interface of this machine that has an address. Raises EtudeError where none has."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == address for each in addresses):
+            return name
+    raise EtudeError(f"no network interface of this machine has the address {address}, by which Ray knows it")
+
+
+def _rendezvous(setup: Setup) -> tuple[Setup, dist.Store]:
+    """Rank 0's setup, and the store in which ranks find each other's addresses; nobody else's network reaches it."""
+    with socket.create_server((setup.address, 0)) as server:
+        port, descriptor = server.getsockname()[1], server.detach()
+    store = dist.TCPStore(
+        setup.address, port, setup.trainer.processes, is_master=True, wait_for_workers=False,
+        timeout=timedelta(seconds=scaled(START_S)), master_listen_fd=descriptor,
+    )  # fmt: skip
+    return replace(setup, attempt=secrets.token_hex(16), rendezvous=(setup.address, port)), store
 
 
 def tensors_of_ranks(sizes: Mapping[str, int], ranks: int) -> list[frozenset[str]]:
@@ -170,7 +184,7 @@ class Ranks:
 
 
 class _Follower:
-    """A rank but the first: does what it is told."""
+    """A rank but the first: does what it is told (`followers.obey`)."""
 
     def __init__(self, setup: Setup) -> None:
         decoder, ranks = setup.enter(None)
@@ -202,92 +216,11 @@ class _Follower:
         self.publishing.close()
 
 
-def _send(line: Connection, what: Any) -> None:
-    line.send_bytes(pickle.dumps(what))  # `send` would hand tensors over in shared memory, which strangers cannot open
-
-
-def _receive(line: Connection) -> Any:
-    return pickle.loads(line.recv_bytes())
-
-
-@dataclass(frozen=True)
-class _RankFailure:
-    """What a rank says before it ends."""
-
-    why: str
-
-
-class _Followers:
-    """The other ranks, as rank 0 sees them."""
-
-    def __init__(self, setup: Setup) -> None:
-        self._scratch = Scratch("etude-rendezvous-")
-        rendezvous = str(self._scratch.path / "rendezvous")
-        self.setup = replace(setup, attempt=secrets.token_hex(16), rendezvous=rendezvous)
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self._lines: list[Connection] = []
-        for rank in range(1, setup.trainer.processes):
-            ours, theirs = socket.socketpair()
-            with theirs:
-                command = [sys.executable, "-m", "etude.trainer.ranks", str(theirs.fileno())]
-                self.processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()]))
-            self._lines.append(Connection(ours.detach()))
-            _send(self._lines[-1], replace(self.setup, rank=rank))
-
-    def send(self, name: str, *arguments: Any) -> None:
-        """Have all ranks do something, without waiting for it. Raises EtudeError if one has ended."""
-        for rank, line in enumerate(self._lines, 1):
-            try:
-                _send(line, (name, arguments))
-            except OSError:
-                raise self._ended(rank, line) from None
-
-    def receive(self, what: str, seconds: float) -> list[Any]:
-        """What they answer. Raises DeadlineExceeded, or EtudeError if one has failed."""
-        answers = []
-        for rank, line in enumerate(self._lines, 1):
-            if not line.poll(seconds):
-                raise DeadlineExceeded(f"rank {rank} of {len(self._lines) + 1} {what}", seconds, "see the run's log")
-            try:
-                answer = _receive(line)
-            except (EOFError, OSError):
-                raise self._ended(rank, line) from None
-            if isinstance(answer, _RankFailure):
-                raise EtudeError(f"rank {rank} of the trainer failed: {answer.why}")
-            answers.append(answer)
-        return answers
-
-    def failure(self) -> EtudeError | None:
-        """Why a collective may have failed: which rank has ended."""
-        for rank, line in enumerate(self._lines, 1):
-            if line.poll(1.0):
-                return self._ended(rank, line)
-        return None
-
-    def _ended(self, rank: int, line: Connection) -> EtudeError:
-        with suppress(EOFError, OSError):
-            while line.poll(0):
-                if isinstance(answer := _receive(line), _RankFailure):
-                    return EtudeError(f"rank {rank} of the trainer failed: {answer.why}")
-        return EtudeError(f"rank {rank} of the trainer has ended; start it anew: the run goes on from its checkpoint")
-
-    def close(self) -> None:
-        for line in self._lines:
-            line.close()
-        for process in self.processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(10)
-            process.kill()
-            process.wait()
-        self._scratch.remove()
-
-
 class RankedTrainer(Trainer):
     """Rank 0 of several; use it like a trainer of one rank."""
 
-    def __init__(self, decoder: Decoder | None, followers: _Followers) -> None:
-        setup = followers.setup
-        mine, ranks = setup.enter(decoder)
+    def __init__(self, decoder: Decoder | None, setup: Setup, store: dist.Store, followers: Followers) -> None:
+        mine, ranks = setup.enter(decoder, store)
         super().__init__(mine, setup.trainer, setup.temperature, ranks)
         self.followers = followers
         self.names: frozenset[str] = frozenset()
@@ -295,19 +228,18 @@ class RankedTrainer(Trainer):
 
     def step(self, batch: Batch, progress: float = 0.0, hints: Sequence[HintExample] = ()) -> dict[str, Any]:
         self.followers.send("step", batch, progress, hints)
-        try:
+        with self.followers.together():
             metrics = super().step(batch, progress, hints)
-        except RuntimeError as error:  # what a collective raises when another rank is gone
-            raise self.followers.failure() or error from error
-        versions = self.followers.receive("to end its step", scaled(_START_S))
+        versions = self.followers.receive("to end its step", scaled(START_S))
         if any(version != self.version for version in versions):
             raise EtudeError(f"rank 0 made version {self.version}, the others {versions}: they are out of step")
         return metrics
 
     def load_state_dict(self, state: Mapping[str, Any], directory: Path | None = None) -> None:
         self.followers.send("load", state, directory)
-        super().load_state_dict(state, directory)
-        self.followers.receive("to load the checkpoint", scaled(_START_S))
+        with self.followers.together():
+            super().load_state_dict(state, directory)
+        self.followers.receive("to load the checkpoint", scaled(START_S))
 
     def copied(self, shards: Path | None) -> dict[str, Any]:
         """The others copy theirs too, and each writes its own beside the next step."""
@@ -315,15 +247,16 @@ class RankedTrainer(Trainer):
             return super().copied(shards)
         self.followers.send("save", shards)
         found = super().copied(shards)
-        self.followers.receive("to copy its part of the checkpoint", scaled(_START_S))
+        self.followers.receive("to copy its part of the checkpoint", scaled(START_S))
         return found
 
     def save_model(self, directory: Path, tokenizer: Tokenizer | None, like: Path) -> None:
         if self.config.mesh is not None:
             self.followers.send("save_model", directory, like)
-        super().save_model(directory, tokenizer, like)
+        with self.followers.together():
+            super().save_model(directory, tokenizer, like)
         if self.config.mesh is not None:
-            self.followers.receive("to hand its part of the model over", scaled(_START_S))
+            self.followers.receive("to hand its part of the model over", scaled(START_S))
 
     def export(self, into: Bits | None = None) -> Bits:
         """A copy of this rank's tensors."""
@@ -333,7 +266,7 @@ class RankedTrainer(Trainer):
 class RankedPublishing:
     """All ranks' publishing, seen from rank 0, whose own this is besides."""
 
-    def __init__(self, own: BackgroundPublisher, followers: _Followers) -> None:
+    def __init__(self, own: BackgroundPublisher, followers: Followers) -> None:
         self._own, self._followers = own, followers
 
     def resume(
@@ -341,12 +274,13 @@ class RankedPublishing:
     ) -> list[PublishResult]:
         found = self._own.resume(version, published, counted)
         self._followers.send("resume")
-        self._followers.receive("to take up the chain", scaled(_START_S))
+        self._followers.receive("to take up the chain", scaled(START_S))
         return found
 
     def put(self, version: Version, snapshot: Snapshot) -> HandOver:
         self._followers.send("put")
-        own = self._own.put(version, snapshot)
+        with self._followers.together():
+            own = self._own.put(version, snapshot)
         costs = [own, *self._followers.receive("to copy its tensors", self._own.deadline_s)]
         return HandOver(max(cost.snapshot_ms for cost in costs), max(cost.stall_ms for cost in costs))
 
@@ -370,39 +304,30 @@ class RankedPublishing:
         dist.destroy_process_group()
 
 
-def open_ranks(decoder: Decoder | None, setup: Setup) -> tuple[Trainer, BackgroundPublisher | RankedPublishing]:
+def open_ranks(
+    decoder: Decoder | None, setup: Setup, start: Start | None = None
+) -> tuple[Trainer, BackgroundPublisher | RankedPublishing]:
     """A trainer with as many ranks as its config says, and what publishes its versions. `decoder` is rank 0's, loaded
-    from the setup's model and set to its format; None for a mesh, each rank of which reads what it is to hold. Raises
-    EtudeError if a rank does not start.
+    from the setup's model and set to its format; None for a mesh, each rank of which reads what it is to hold. `start`
+    has the process of another rank `follow`. Raises RankLost if one ends before all have met, or EtudeError.
     """
     if setup.trainer.ranks == 1:
         assert decoder is not None
         publisher = Publisher(open_store(setup.store, setup.weight_store), setup.publisher)
         return Trainer(decoder, setup.trainer, setup.temperature), BackgroundPublisher(publisher)
-    followers = _Followers(setup)
-    try:
-        trainer = RankedTrainer(decoder, followers)
-    except RuntimeError as error:  # they did not meet
-        raise followers.failure() or error from error
-    trainer.names, own = followers.setup.publishing(trainer.trained)
-    followers.receive("to start", scaled(_START_S))
+    assert start is not None, "whoever has several ranks says where they run"
+    setup, store = _rendezvous(setup)
+    followers = Followers(setup.trainer.processes, setup.address, start)
+    followers.begin(lambda rank: replace(setup, rank=rank))
+    with followers.together():
+        trainer = RankedTrainer(decoder, setup, store, followers)
+        trainer.names, own = setup.publishing(trainer.trained)
+    followers.receive("to start", scaled(START_S))
     return trainer, RankedPublishing(own, followers)
 
 
-def main() -> None:
-    """A rank's process: told what to do over a socket, until that ends."""
-    with Connection(int(sys.argv[1])) as line, suppress(EOFError, OSError):  # rank 0 is gone
-        try:
-            follower = _Follower(_receive(line))
-            _send(line, None)
-            while True:
-                name, arguments = _receive(line)
-                _send(line, getattr(follower, name)(*arguments))
-        except (EOFError, OSError):
-            raise
-        except Exception as error:  # whatever it was, it is raised on rank 0
-            _send(line, _RankFailure(f"{type(error).__name__}: {error}"))
-
-
-if __name__ == "__main__":
-    main()
+def follow(meeting: Meeting, rank: int, address: str = LOOPBACK) -> None:
+    """Be this rank, in a process that the others reach by this address, for as long as rank 0 lives. Raises RankLost
+    where another rank is gone, and EtudeError for what it has failed of itself.
+    """
+    obey(meeting, rank, lambda setup: _Follower(replace(setup, address=address)))

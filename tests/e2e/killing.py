@@ -16,7 +16,10 @@ from typing import Any
 import psutil
 from small import ROOT, command, steps, variables
 
-ACTORS = {"trainer": "TrainerActor", "engine": "EngineActor", "sessions": "SessionWorker", "rewards": "RewardWorker"}
+ACTORS = {
+    "trainer": "TrainerActor", "rank": "RankActor", "engine": "EngineActor", "sessions": "SessionWorker",
+    "rewards": "RewardWorker",
+}  # fmt: skip
 
 RESTARTS = ("faults.restarts=1000",)
 """A recipe that bears what tests do to it."""
@@ -26,11 +29,11 @@ class Victim:
     """A run in processes of its own, started as a user starts it; `prefix` stands before its command line,
     `root` has the package that it runs."""
 
-    def __init__(self, out, *overrides, resume=False, prefix=(), root=ROOT):
+    def __init__(self, out, *overrides, resume=False, prefix=(), root=ROOT, recipe="quickstart"):
         self.out, self.root, self.mark = out, root, secrets.token_hex(8)
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (a pipe that nobody reads fills up)
         self.started = subprocess.Popen(
-            [*prefix, *command(out, *overrides, resume=resume)], cwd=root,
+            [*prefix, *command(out, *overrides, resume=resume, recipe=recipe)], cwd=root,
             env=variables(PYTHONPATH=str(root), ETUDE_TEST_RUN=self.mark),
             stdout=subprocess.PIPE, stderr=self.errors, text=True,
         )  # fmt: skip

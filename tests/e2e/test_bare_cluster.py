@@ -30,16 +30,15 @@ def cluster(machines):
 class Cluster:
     """What the operator has and gives."""
 
-    def __init__(self, machines, trainers=1):
-        """The head offers room for so many of a trainer, the others for a session worker each."""
+    def __init__(self, machines, offered=("trainer = 1", "sessions = 1", "sessions = 1")):
+        """What each machine offers beside two CPUs, the head first."""
         self.machines, directory = machines, machines.directory
         (directory / "secret").write_text(f"{SECRET}\n")
         (directory / "hosts.toml").write_text("x = 1\n")
         self.file = directory / "machines.toml"
         of_each = "".join(
-            f'\n[[machines]]\naddress = "{address}"\nssh = "root@{address}"\ncpus = 2\n'
-            f"resources = {{ {f'trainer = {trainers}' if number == 0 else 'sessions = 1'} }}\n"
-            for number, address in enumerate(machines.addresses)
+            f'\n[[machines]]\naddress = "{address}"\nssh = "root@{address}"\ncpus = 2\nresources = {{ {resources} }}\n'
+            for address, resources in zip(machines.addresses, offered, strict=True)
         )
         self.file.write_text(
             f'name = "trio"\npython = "{sys.executable}"\ntoken_file = "{directory}/token"\n'

@@ -1,15 +1,20 @@
 """The whole loop at small size: it trains, and survives kill -9."""
 
 import json
+import re
 import signal
 import subprocess
 import time
 
 import pytest
+from killing import RESTARTS, Victim
 from small import ROOT, archived, command, left, lines, run, steps, variables, waiting
 
+from etude.engine.served import export_served
+from etude.models.checkpoint import load_checkpoint
 from etude.records import Version
 from etude.weights.chain import Chain
+from etude.weights.manifest import root_of
 from etude.weights.opening import open_store
 
 TABLE = """
@@ -119,20 +124,30 @@ def test_a_run_computes_with_torchs_operations(tmp_path):
     assert 0 < first["max_abs_dlogp"] < 1e-3 and first["matched_tokens"] == first["trained_tokens"]
 
 
-def test_the_recipe_of_a_mesh_runs_to_its_end(tmp_path):
-    """With a step, the least it can have: four ranks train on real rollouts, publish and save, each its own part."""
-    done = run(tmp_path / "run", "rollouts.max_steps=1", "rollouts.max_minutes=10", recipe="mesh")
-    assert done.returncode == 0, done.stderr[-2000:]
-    summary = json.loads(done.stdout.splitlines()[-1])
-    assert (summary["steps"], summary["lost"], summary["trained_twice"]) == (1, 0, 0)
-    assert summary["counters"]["saved_beside"] == 1
-    checkpoints = tmp_path / "run" / "checkpoints"
-    kept = sorted(path.name.partition("-")[2].rstrip("0123456789abcdef") for path in checkpoints.iterdir())
-    assert kept == ["00000001.ckpt", "00000001.shards-"]
-    assert len(Chain(open_store(tmp_path / "run" / "weights")).manifest(Version(1)).packs) == 4
-    [line] = steps(tmp_path / "run")
-    assert 0 < line["max_abs_dlogp"] < 1e-3 and line["matched_tokens"] == line["trained_tokens"]
-    assert min(line["routes_given"], line["grad_norm"]) > 0
+def test_the_recipe_of_a_mesh_runs_to_its_end_though_a_rank_is_killed(tmp_path):
+    """With two steps: four ranks train on real rollouts, publish and save, each its own part. One of them is killed
+    after the first step; all start anew from what they saved, and nothing is lost or trained twice.
+    """
+    out = tmp_path / "run"
+    with Victim(out, "rollouts.max_steps=2", "rollouts.max_minutes=10", *RESTARTS, recipe="mesh") as run:
+        run.wait(lambda: steps(out), "a step")
+        assert len(run.processes("rank")) == 3
+        run.kill("rank")
+        summary = json.loads(run.end().splitlines()[-1])
+    assert (summary["steps"], summary["lost"], summary["trained_twice"]) == (2, 0, 0)
+    assert summary["restarts"]["trainer"] == 1
+    [why] = [line["why"] for line in lines(out, "restart")]
+    assert re.match(r"rank [123] of the trainer", why)
+    checkpoints = sorted((out / "checkpoints").iterdir())
+    kept = [path.name.partition("-")[2].rstrip("0123456789abcdef") for path in checkpoints]
+    assert kept == ["00000001.ckpt", "00000001.shards-", "00000002.ckpt", "00000002.shards-"]
+    version = Chain(open_store(out / "weights")).manifest(Version(2))
+    assert len(version.packs) == 4
+    assert root_of(export_served(load_checkpoint(out / "model")[0])) == version.root
+    assert [line["step"] for line in steps(out)] == [1, 2]
+    for line in steps(out):
+        assert 0 < line["max_abs_dlogp"] < 1e-3 and line["matched_tokens"] <= line["trained_tokens"]
+        assert min(line["routes_given"], line["grad_norm"]) > 0
 
 
 @pytest.mark.proof(40)

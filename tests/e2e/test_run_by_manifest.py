@@ -143,7 +143,8 @@ def test_kuberays_pods_form_a_ray_and_the_entrypoint_trains_there(machines, shar
         ended(started(machines, 0, script, log, **pod(head)[1]), log)
         whole(log, shared / "runs" / run.name)
     finally:
+        for address in machines.addresses:
+            machines.terminate(address)
         for each in pods:
-            each.terminate()
-            each.wait()
+            each.wait(150)
     bare(machines)

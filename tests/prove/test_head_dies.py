@@ -4,7 +4,7 @@ import pytest
 from machines import Machines
 from small import steps
 from test_bare_cluster import Cluster
-from test_run_over_machines import Run, whole
+from test_run_over_machines import OFFERED, Run, whole
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -14,7 +14,7 @@ def test_a_run_ends_with_the_head_and_is_resumed_on_it(tmp_path):
     shared.mkdir()
     wires.mkdir()
     with Machines(3, wires, shared=(shared,)) as machines:
-        cluster = Cluster(machines, trainers=4)
+        cluster = Cluster(machines, OFFERED)
         cluster.shared, out, head = shared, shared / "head", machines.addresses[0]
         cluster.did("up")
         with Run(cluster, out) as run:

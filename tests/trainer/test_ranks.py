@@ -2,6 +2,10 @@
 
 import copy
 import dataclasses
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +13,7 @@ import pytest
 import torch
 
 from etude.engine.served import export_served
-from etude.errors import EtudeError
+from etude.errors import RankLost
 from etude.models.checkpoint import load_checkpoint
 from etude.models.tokenizer import load_tokenizer
 from etude.records import Group, Scored, Segment, Task, Trajectory, Verifier, Version
@@ -53,8 +57,29 @@ def setup_at(directory):
     return Setup(SHIPPED, "plain", CONFIG, 1.0, str(directory / "store"), StoreConfig(), PublisherConfig())
 
 
-def ranks_at(directory):
-    return open_ranks(load_checkpoint(SHIPPED)[0], setup_at(directory))
+class Others:
+    """The processes of the other ranks, each started as whoever runs them would."""
+
+    def __init__(self):
+        self.processes = []
+
+    def start(self, rank, meeting):
+        program = f"from etude.trainer.ranks import *; follow({meeting}, {rank})"
+        self.processes.append(subprocess.Popen([sys.executable, "-c", program]))
+
+
+def ranks_at(directory, others, setup=None):
+    decoder = load_checkpoint(SHIPPED)[0] if setup is None else None
+    return open_ranks(decoder, setup or setup_at(directory), others.start)
+
+
+@pytest.fixture
+def others():
+    """Of a test; they end with rank 0's part, which a test is to end."""
+    others = Others()
+    yield others
+    for process in others.processes:
+        process.wait(60)
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +92,9 @@ def alone():
     return export_served(trainer.policy), metrics
 
 
-def two_ranks_make_and_publish_them(directory, wanted, metrics):
+def two_ranks_make_and_publish_them(directory, others, wanted, metrics):
     """Two ranks after two steps, and the state after the first of them."""
-    trainer, publishing = ranks_at(directory)
+    trainer, publishing = ranks_at(directory, others)
     publishing.resume(trainer.version)
     states = []
     for version in range(3):
@@ -87,31 +112,30 @@ def two_ranks_make_and_publish_them(directory, wanted, metrics):
     return trainer, publishing, states[0]
 
 
-def test_two_ranks_make_and_publish_the_weights_of_one(tmp_path, alone):
-    trainer, _, _ = two_ranks_make_and_publish_them(tmp_path, *alone)
-    a_rank_dies(trainer)
+def test_two_ranks_make_and_publish_the_weights_of_one(tmp_path, alone, others):
+    trainer, _, _ = two_ranks_make_and_publish_them(tmp_path, others, *alone)
+    a_rank_dies(trainer, others)
 
 
 @pytest.mark.proof(12)
-def test_two_ranks_go_on_from_the_first_step(tmp_path, alone):
+def test_two_ranks_go_on_from_the_first_step(tmp_path, alone, others):
     """What was published after the checkpoint goes, once; the same version comes again. Then a rank dies."""
-    _, publishing, state = two_ranks_make_and_publish_them(tmp_path, *alone)
+    _, publishing, state = two_ranks_make_and_publish_them(tmp_path, others, *alone)
     publishing.close()
-    trainer, publishing = ranks_at(tmp_path)
+    trainer, publishing = ranks_at(tmp_path, others)
     trainer.load_state_dict(state)
     assert publishing.resume(trainer.version, published=Version(1), counted=Version(1)) == []
     assert Chain(open_store(tmp_path / "store")).versions() == [0, 1]
     trainer.step(batch_at(1))
     publishing.put(trainer.version, trainer.export)
     assert publishing.published(Version(2)).result.root == root_of(alone[0])
-    a_rank_dies(trainer)
+    a_rank_dies(trainer, others)
 
 
-def a_rank_dies(trainer):
-    [follower] = trainer.followers.processes
-    follower.kill()
-    follower.wait()
-    with pytest.raises(EtudeError, match="rank 1 of the trainer has ended"):
+def a_rank_dies(trainer, others):
+    others.processes[-1].kill()
+    others.processes[-1].wait()
+    with pytest.raises(RankLost, match="rank 1 of the trainer has ended"):
         trainer.step(batch_at(2))
     trainer.followers.close()
     torch.distributed.destroy_process_group()
@@ -125,11 +149,11 @@ def test_every_tensor_has_one_owner_and_the_bytes_are_shared_out():
     assert max(sizes) < 1.2 * min(sizes)
 
 
-def test_a_mesh_of_two_publishes_saves_and_goes_on(tmp_path):
+def test_a_mesh_of_two_publishes_saves_and_goes_on(tmp_path, others):
     """Each rank reads its own rows of the shipped model, and uploads its part; a run that was killed goes on alike."""
     mesh = CONFIG.model_copy(update={"ranks": {"ep": 2}, "router_replay": None})
     setup = dataclasses.replace(setup_at(tmp_path), trainer=mesh)
-    trainer, publishing = open_ranks(None, setup)
+    trainer, publishing = ranks_at(tmp_path, others, setup)
     publishing.resume(trainer.version)
     publishing.put(trainer.version, trainer.export)
     saved = tmp_path / "checkpoints"
@@ -148,13 +172,29 @@ def test_a_mesh_of_two_publishes_saves_and_goes_on(tmp_path):
     base = root_of(export_served(load_checkpoint(SHIPPED)[0]))
     assert root_of(Subscriber(store).fetch(None, None, Version(0))[0]) == base != root
     assert root_of(export_served(load_checkpoint(tmp_path / "model")[0])) == root, "what is written is what is served"
-    trainer, publishing = open_ranks(None, setup)
+    trainer, publishing = ranks_at(tmp_path, others, setup)
     trainer.load_state_dict(load_latest(saved)["trainer"], saved)
     publishing.resume(trainer.version, published=Version(0))
     assert trainer.step(routed_batch()) == first
     publishing.put(trainer.version, trainer.export)
     assert publishing.published(Version(1)).result.root == root
-    a_rank_dies(trainer)
+    a_rank_dies_while_a_checkpoint_is_written(trainer, others, saved)
+
+
+def a_rank_dies_while_a_checkpoint_is_written(trainer, others, saved):
+    """Whoever waits for it hears that a rank is gone, and what was there before is whole."""
+    before = load_latest(saved)["trainer"]["version"]
+    checkpoints = Checkpoints(trainer, saved)
+    checkpoints.save(1, {})
+    others.processes[-1].send_signal(signal.SIGSTOP)  # it has copied its part, and not written it
+    dying = threading.Timer(1.0, others.processes[-1].kill)
+    dying.start()
+    with pytest.raises(RankLost, match="a rank ended while it was written"):
+        checkpoints.wait()
+    dying.join()
+    assert load_latest(saved)["trainer"]["version"] == before
+    trainer.followers.close()
+    torch.distributed.destroy_process_group()
 
 
 def routed_batch():

@@ -1,7 +1,8 @@
-"""The trainer's process: reads the tokens of samples, steps as `rollouts.loop` says, checkpoints.
+"""The trainer's processes: the first reads the tokens of samples, steps as `rollouts.loop` says, checkpoints; where the
+trainer has several ranks, each other one has a process too, which does what the first tells it.
 
-Holds one trainer and its publisher; never calls the controller. Torch is imported inside the actor,
-so that the controller's process never loads it. Talks to: trainer, weights.
+Holds one trainer and its publisher; never calls the controller. Torch is imported inside the actors, so that the
+controller's process never loads it. Talks to: trainer, weights.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import ray
 
 from etude.archive.writer import ArchiveWriter
 from etude.environments.cluster.calls import actor
+from etude.errors import EtudeError
 from etude.records import Group, Version
 from etude.rollouts.config import RunConfig
 from etude.rollouts.loop import learn
@@ -24,7 +26,42 @@ from etude.trainer.marks import marks_of
 
 if TYPE_CHECKING:
     from etude.trainer.feedback import HintExample
+    from etude.trainer.followers import Meeting
     from etude.weights.publisher import PublishResult
+
+
+def own_address(config: RunConfig) -> str:
+    """By which the other ranks reach this one: only on several machines is it the machine's."""
+    from etude.trainer.ranks import LOOPBACK
+
+    return LOOPBACK if config.machines is None else ray.util.get_node_ip_address()
+
+
+@actor(num_cpus=0, concurrency_groups={"health": 1, "life": 1})
+class RankActor:
+    """The process of another rank, wherever Ray has placed it."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.failure: EtudeError | None = None
+        self._over = threading.Event()
+
+    def follow(self, meeting: Meeting, rank: int) -> None:
+        """Do what rank 0 says, until one of both ends."""
+        from etude.trainer.ranks import follow
+
+        try:
+            follow(meeting, rank, own_address(self.config))
+        except EtudeError as error:
+            self.failure = error
+            self._over.set()
+
+    @ray.method(concurrency_group="life")
+    def wait_for_exit(self) -> None:
+        """Raises what this rank has failed of: others may wait in vain for it in an exchange, and cannot be asked."""
+        self._over.wait()
+        assert self.failure is not None
+        raise self.failure
 
 
 @actor(num_cpus=0, concurrency_groups={"publishing": 1, "saving": 1, "health": 1, "life": 1})
@@ -39,8 +76,6 @@ class TrainerActor:
         from etude.models.checkpoint import load_checkpoint
         from etude.models.expert_format import set_expert_format
         from etude.models.tokenizer import load_tokenizer
-        from etude.trainer.ranks import Setup, open_ranks
-        from etude.trainer.saving import Checkpoints
 
         self.config, self.directory = config, directory
         self.trajectories = TrajectoryStore(directory / "trajectories")
@@ -49,12 +84,24 @@ class TrainerActor:
         self.tokenizer = load_tokenizer(config.model.path)
         decoder = load_checkpoint(config.model.path)[0] if config.trainer.mesh is None else None
         self.product = None if decoder is None else set_expert_format(decoder, config.model.expert_format)
+        self._decoder, self._store, self._counted = decoder, store, 0
+
+    def open(self, others: list[Any]) -> None:
+        """Begin, with the other ranks' actors in their order. Raises RankLost if one of them ends meanwhile."""
+        from etude.trainer.ranks import Setup, open_ranks
+        from etude.trainer.saving import Checkpoints
+
+        config = self.config
         direct = config.weight_store.model_copy(update={"relay": None})
         form, temperature = config.model.expert_format, config.rollouts.temperature
-        setup = Setup(config.model.path, form, config.trainer, temperature, store, direct, config.publisher)
-        self.trainer, self.publishing = open_ranks(decoder, setup)
-        self.checkpoints = Checkpoints(self.trainer, directory / "checkpoints")
-        self._counted = 0
+        setup = Setup(
+            config.model.path, form, config.trainer, temperature, self._store, direct, config.publisher,
+            address=own_address(config),
+        )  # fmt: skip
+        self.trainer, self.publishing = open_ranks(
+            self._decoder, setup, lambda rank, meeting: others[rank - 1].follow.remote(meeting, rank)
+        )
+        self.checkpoints = Checkpoints(self.trainer, self.directory / "checkpoints")
 
     def resume(self) -> dict[str, Any] | None:
         """Take up the newest checkpoint; returns the controller's state that was saved with it, its `line` now with

@@ -36,8 +36,8 @@ class MachinesConfig(Config):
     (RAY_AUTH_MODE, RAY_AUTH_TOKEN), which KubeRay sets, and without them it asks for none."""
     places: dict[Part, Asked] = {}
     """What one process of a part asks Ray for, such as `sessions = { CPU = 1 }`; a part that is not named asks for
-    nothing. Of the trainer each rank does. Its ranks are on one machine (STRICT_PACK), since they are processes below
-    one actor. Those of every other part are spread over the machines that have what they ask for (SPREAD)."""
+    nothing. Of the trainer each rank does, and they are on as few machines as have that (PACK). Those of every other
+    part are spread over the machines that have what they ask for (SPREAD)."""
 
     @field_validator("url")
     @classmethod

@@ -23,7 +23,7 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.fleet import places_of
 from etude.rollouts.machines.config import RAY_VARIABLES, Part
 from etude.rollouts.machines.nodes_config import NodesConfig, names_a_secret
-from etude.rollouts.machines.room import asked_of, fits, require_room, words_of
+from etude.rollouts.machines.room import asked_of, require_room, times, words_of
 
 PORT = 6379
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,45}[a-z0-9])?")
@@ -88,7 +88,7 @@ def planned(recipe: Path, sets: Sequence[str], nodes: NodesConfig) -> Planned:
             f"model.path: {config.model.path} is relative to this directory, which no node has; give an absolute path "
             f"of the nodes: --set model.path={nodes.shared}/models/..."
         )
-    require_room(config, [each.offers for each in nodes.groups], _MORE)
+    require_room(config, [each.offers for each in nodes.groups for _ in range(each.count)], _MORE)
     _require_all(config, nodes)
     _require_sandboxes(config, nodes)
     return found
@@ -105,10 +105,10 @@ def _secrets_in(table: Any, above: str = "") -> Iterator[str]:
 
 
 def _processes(config: RunConfig) -> dict[Part, int]:
-    """How many a run starts of each part; the trainer's ranks are asked for as one."""
+    """How many a run starts of each part."""
     spares, workers = config.faults.spares, config.rollouts.workers
     engines = places_of(config) + (spares if config.engine.kind == "etude" else 0)
-    return {"trainer": 1, "engine": engines, "sessions": workers + spares, "rewards": workers}
+    return {"trainer": config.trainer.processes, "engine": engines, "sessions": workers + spares, "rewards": workers}
 
 
 def _require_all(config: RunConfig, nodes: NodesConfig) -> None:
@@ -135,7 +135,7 @@ def _require_sandboxes(config: RunConfig, nodes: NodesConfig) -> None:
     for part in ("sessions", "rewards"):
         asked = asked_of(config, part)
         for group in nodes.groups:
-            if fits(asked, group.offers) and not group.privileged:
+            if times(asked, group.offers) and not group.privileged:
                 raise ConfigError(
                     f"groups.{group.name}: {part} can be placed there, and need a privileged container for the "
                     'sandboxes of environment.kind = "namespace": set privileged = true, or have '

@@ -12,16 +12,15 @@ if TYPE_CHECKING:
     from etude.rollouts.config import RunConfig
 
 
-def asked_of(config: RunConfig, part: Part) -> dict[str, float]:
-    """What one process of a part asks for; that of the trainer for all of its ranks."""
+def asked_of(config: RunConfig, part: Part) -> Mapping[str, float]:
+    """What one process of a part asks for; of the trainer, each rank."""
     assert config.machines is not None
-    times = config.trainer.processes if part == "trainer" else 1
-    return {name: amount * times for name, amount in config.machines.places.get(part, {}).items()}
+    return config.machines.places.get(part, {})
 
 
-def fits(asked: Mapping[str, float], machine: Mapping[str, float]) -> bool:
-    """Whether a machine that has all this has room for one that asks for that."""
-    return all(machine.get(name, 0) >= amount for name, amount in asked.items())
+def times(asked: Mapping[str, float], machine: Mapping[str, float]) -> int:
+    """How many that ask for this a machine has room for, which has all that."""
+    return min((int(machine.get(name, 0) / amount + 1e-6) for name, amount in asked.items()), default=1)
 
 
 def words_of(amounts: Mapping[str, float]) -> str:
@@ -31,11 +30,15 @@ def words_of(amounts: Mapping[str, float]) -> str:
 def require_room(config: RunConfig, machines: Sequence[Mapping[str, float]], more: str) -> None:
     """Ray would wait forever for room that no machine has. `more` says how a machine is given more."""
     assert config.machines is not None
-    for part in config.machines.places:
-        asked = asked_of(config, part)
-        if not any(fits(asked, each) for each in machines):
+    for part, asked in config.machines.places.items():
+        wanted = config.trainer.processes if part == "trainer" else 1
+        room = sum(times(asked, each) for each in machines)
+        if room < wanted:
             there = "; ".join(sorted({words_of({name: each.get(name, 0) for name in asked}) for each in machines}))
+            lack = (
+                f"only {room} of {wanted} ranks find {words_of(asked)}" if room else f"no machine has {words_of(asked)}"
+            )
             raise ConfigError(
-                f"machines.places.{part}: no machine has {words_of(asked)}; of that they have: {there}. Ask for less, "
-                f"or give a machine more ({more})"
+                f"machines.places.{part}: {lack}; of that they have: {there}. Ask for less, or give a machine more "
+                f"({more})"
             )

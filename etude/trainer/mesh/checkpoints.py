@@ -10,7 +10,7 @@ it. The file has the hashes of the shards: one that is torn or changed is refuse
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from etude.errors import CheckpointError
+from etude.errors import CheckpointError, RankLost
 from etude.trainer.optimizers import OptimizerSet
 
 if TYPE_CHECKING:
@@ -52,8 +52,9 @@ def write_shards(
             state[_MOMENT.format(name, key)] = spread
     try:
         dcp.save(state, storage_writer=FileSystemWriter(directory, sync_files=True), process_group=group)
-        dist.barrier(group)
-        return _hashes(directory, group)
+        # each its own files: of another machine's, a directory that is shared may not tell for a while
+        own = directory.glob(f"__{dist.get_rank()}_*")
+        return _hashes(group, [*own, *([directory / ".metadata"] if dist.get_rank() == 0 else [])])
     except CheckpointException as error:  # raised on all ranks, whichever could not write
         whose = "; ".join(f"rank {rank}: {fault[0]}" for rank, fault in sorted(error.failures.items()))
         raise CheckpointError(
@@ -61,17 +62,15 @@ def write_shards(
             "--resume"
         ) from error
     except RuntimeError as error:  # what an exchange raises when another rank is gone
-        raise CheckpointError(
-            f"{directory}: a rank ended while it was written ({error}); the older checkpoints are whole: go on with "
-            "--resume"
-        ) from error
+        raise RankLost(f"{directory}: a rank ended while it was written; the older checkpoints are whole") from error
 
 
 def read_shards(directory: Path, hashes: Mapping[str, str], trained: ShardedTrained, optimizer: OptimizerSet) -> None:
     """Take this rank's rows. Raises CheckpointError for shards that are not what was saved, or of other tensors than
     are trained.
     """
-    found = _hashes(directory, trained.sharded.layout.beside) if directory.is_dir() else {}
+    own = [directory / name for name in sorted(hashes)[dist.get_rank() :: dist.get_world_size()]]
+    found = _hashes(trained.sharded.layout.beside, [path for path in own if path.is_file()])
     if wrong := sorted(name for name, each in hashes.items() if found.get(name) != each):
         raise CheckpointError(
             f"{directory / wrong[0]}: missing, torn or changed since it was saved; remove this checkpoint's file, and "
@@ -129,12 +128,9 @@ def _empty(trained: ShardedTrained, key: str, saved: Any) -> Tensor:
     return trained.spread(name, torch.empty_like(trained.trained[name].detach(), dtype=dtype))
 
 
-def _hashes(directory: Path, group: Any) -> dict[str, str]:
-    """Of all files, each read by one rank."""
-    own: dict[str, str] = {}
-    for at, path in enumerate(sorted(directory.iterdir())):
-        if at % dist.get_world_size() == dist.get_rank():
-            own[path.name] = blake3().update_mmap(path).hexdigest()
+def _hashes(group: Any, paths: Iterable[Path]) -> dict[str, str]:
+    """Of all ranks' files, by their names. Each rank reads those that it gives."""
+    own = {path.name: blake3().update_mmap(path).hexdigest() for path in paths}
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, own, group)
     return {name: each for table in told for name, each in table.items()}
