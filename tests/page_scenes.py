@@ -128,6 +128,10 @@ _MANIFEST = (
     "Kubernetes or SkyPilot",
     "tests/rollouts/test_manifests.py::test_the_command_writes_yaml_that_is_its_json",
 )
+_CLUSTERS = (
+    "Kubernetes, or a cloud",
+    "tests/e2e/test_run_by_manifest.py::test_kuberays_pods_form_a_ray_and_the_entrypoint_trains_there",
+)
 _WAIT = ("machines", "tests/e2e/test_run_by_manifest.py::test_skypilots_script_starts_a_ray_the_run_and_ends_both")
 _WHOLE = (
     "a published model and an hour", "tests/e2e/test_agent_run.py::test_every_feature_of_the_recipe_must_have_acted",
@@ -177,7 +181,10 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "etude cluster status machines.toml": _MACHINES,
         "etude cluster down machines.toml": _MACHINES,
         "etude cluster manifest recipes/machines.toml nodes.toml --form kuberay > run.yaml": _MANIFEST,
+        "kubectl apply -f run.yaml": _CLUSTERS,
         "etude cluster manifest recipes/machines.toml nodes.toml --form skypilot > task.yaml": _MANIFEST,
+        "export ETUDE_RAY_TOKEN=$(openssl rand -hex 32)": _CLUSTERS,
+        "sky launch task.yaml --secret ETUDE_RAY_TOKEN --secret AWS_SECRET_ACCESS_KEY": _CLUSTERS,
         "etude train recipes/machines.toml --out /shared/runs/machines-0": (
             "machines", "tests/e2e/test_run_over_machines.py::test_a_run_goes_on_when_a_machine_is_killed",
         ),
@@ -224,7 +231,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "docs/whole-run.md": {
         **dict.fromkeys(WHOLE_RUN, _WHOLE),
         **dict.fromkeys(REAL_CODE, _HUNTED),
-        "etude tasks generate ~/src/shop .venv/lib/python3.11/site-packages/fontTools --kind calls --count 400 "
+        "etude tasks generate ~/src/shop .venv/lib/python3.11/site-packages/{fontTools,pip,setuptools,numpy,torch,PIL} --kind calls --count 800 "
         "--out tasks/calls": _CALLS,
     },
     "docs/models.md": {
