@@ -231,7 +231,8 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "docs/whole-run.md": {
         **dict.fromkeys(WHOLE_RUN, _WHOLE),
         **dict.fromkeys(REAL_CODE, _HUNTED),
-        "etude tasks generate ~/src/shop .venv/lib/python3.11/site-packages/{fontTools,pip,setuptools,numpy,torch,PIL} --kind calls --count 800 "
+        "etude tasks generate ~/src/shop .venv/lib/python3.11/site-packages/{fontTools,pip,setuptools,numpy,torch,PIL} "
+        "--kind calls --count 800 "
         "--out tasks/calls": _CALLS,
     },
     "docs/models.md": {
