@@ -6,7 +6,7 @@ import pytest
 from machines import Machines
 from small import steps
 from test_bare_cluster import Cluster
-from test_run_over_machines import Run, having, whole
+from test_run_over_machines import OFFERED, Run, having, whole
 
 pytestmark = pytest.mark.timeout(900)
 WIRE = {"delay_ms": 10.0, "loss": 0.01}
@@ -17,7 +17,7 @@ WIRE = {"delay_ms": 10.0, "loss": 0.01}
 def cluster(tmp_path_factory):
     shared = tmp_path_factory.mktemp("shared")
     with Machines(3, tmp_path_factory.mktemp("machines"), shared=(shared,), **WIRE) as machines:
-        cluster = Cluster(machines, trainers=4)
+        cluster = Cluster(machines, OFFERED)
         cluster.shared = shared
         cluster.did("up")
         yield cluster
