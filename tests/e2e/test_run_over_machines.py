@@ -51,6 +51,13 @@ def cluster(tmp_path_factory):
         yield cluster
 
 
+def all_up(cluster):
+    """Those too that a test before has unplugged."""
+    for address in set(cluster.machines.addresses) - cluster.machines.inits.keys():
+        cluster.machines.boot(address)
+    cluster.did("up")
+
+
 class Run:
     """Started on the head, as a user does who is logged in there."""
 
@@ -169,13 +176,12 @@ def test_a_run_goes_on_when_a_machine_is_killed(cluster):
     assert down.returncode == 1 and f"{where}: ssh gets no connection" in down.stderr
     left = {address: cluster.machines.processes(address) for address in cluster.machines.addresses if address != where}
     assert list(left.values()) == [[], []]
-    cluster.machines.boot(where)
 
 
 @pytest.mark.proof(60)
 def test_a_run_goes_on_when_the_machine_of_its_trainer_is_killed(cluster):
     """Ray finds room for all ranks on another one; the checkpoint is in the directory that both see."""
-    cluster.did("up")
+    all_up(cluster)
     out = cluster.shared / "trainer"
     places = "machines.places={trainer={sessions=1}, engine={CPU=1}, sessions={trainer=1}, rewards={trainer=1}}"
     with Run(cluster, out, places) as run:
@@ -191,7 +197,7 @@ def test_a_mesh_over_machines_goes_on_when_one_with_ranks_is_killed(cluster):
     """Two ranks each on two machines; where one of them is gone, its two start on the third, and all from what was
     saved.
     """
-    cluster.did("up")
+    all_up(cluster)
     out, machines = cluster.shared / "mesh", cluster.machines
     with Run(cluster, out, *MESH, "rollouts.max_steps=3") as run:
         run.wait(lambda: len(steps(out)) >= 1, "a step")
@@ -204,4 +210,3 @@ def test_a_mesh_over_machines_goes_on_when_one_with_ranks_is_killed(cluster):
     manifest = Chain(open_store(out / "weights")).manifest(Version(3))
     assert len(manifest.packs) == 4, "one of each rank"
     assert root_of(export_served(load_checkpoint(out / "model")[0])) == manifest.root
-    machines.boot(gone)
