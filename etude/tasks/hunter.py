@@ -55,7 +55,7 @@ class Hunter(ScriptedPlayer):
         self._function, self._path = asked.groups() if asked else ("", "")
         self._chance = random.Random(f"slips {seed}")  # of its own: whoever slips tries the same mends
         self._slips = Slips(self._chance, self._path)
-        super().__init__(self._slipping(self._play()) if asked else self._play())
+        super().__init__(self._slipping(self._play()))
 
     def _play(self) -> Turns:
         if not self._function:
@@ -105,8 +105,8 @@ class Hunter(ScriptedPlayer):
 
     def _slipping(self, script: Turns) -> Turns:
         """The script; now and then one of a message's calls goes wrong first."""
-        calls = next(script)
-        while True:
+        calls = next(script, None)
+        while calls is not None:
             slips = self._chance.random() < self._misspell
             answers = (yield from self._at_second_go(calls)) if slips else (yield calls)
             try:

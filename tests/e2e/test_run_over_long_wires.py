@@ -4,9 +4,8 @@ import subprocess
 
 import pytest
 from machines import Machines
-from small import steps
 from test_bare_cluster import Cluster
-from test_run_over_machines import OFFERED, Run, having, whole
+from test_run_over_machines import OFFERED, goes_on_when_cut
 
 pytestmark = pytest.mark.timeout(900)
 WIRE = {"delay_ms": 10.0, "loss": 0.01}
@@ -34,10 +33,5 @@ def sent_again(machines, address):
 @pytest.mark.proof(75)
 def test_a_run_over_long_wires_loses_nothing(cluster):
     """Nor where one of them is out for a while."""
-    out = cluster.shared / "far"
-    with Run(cluster, out) as run:
-        run.wait(lambda: len(steps(out)) >= 1, "a step")
-        (where,) = having(cluster, "SessionWorker")
-        cluster.machines.cut(where, 5.0)
-        whole(run, out, 4)
+    goes_on_when_cut(cluster, cluster.shared / "far", 5.0, 4)
     assert all(sent_again(cluster.machines, address) for address in cluster.machines.addresses)

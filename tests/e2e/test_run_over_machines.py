@@ -148,14 +148,18 @@ def whole(run, out, count, seconds=400):
     return summary
 
 
-@pytest.mark.proof(75)
-def test_a_run_goes_on_when_the_wire_of_a_machine_is_out_for_a_while(cluster):
-    out, machines = cluster.shared / "cut", cluster.machines
-    with Run(cluster, out, "rollouts.max_steps=6") as run:
+def goes_on_when_cut(cluster, out, seconds, count):
+    """The wire of the machine that plays sessions is out for so long, after the first step of `count`."""
+    with Run(cluster, out, f"rollouts.max_steps={count}") as run:
         run.wait(lambda: len(steps(out)) >= 1, "a step")
         (where,) = having(cluster, "SessionWorker")
-        machines.cut(where, CUT_S)
-        whole(run, out, 6)
+        cluster.machines.cut(where, seconds)
+        whole(run, out, count)
+
+
+@pytest.mark.proof(75)
+def test_a_run_goes_on_when_the_wire_of_a_machine_is_out_for_a_while(cluster):
+    goes_on_when_cut(cluster, cluster.shared / "cut", CUT_S, 6)
 
 
 @pytest.mark.proof(60)
