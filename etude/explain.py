@@ -56,6 +56,13 @@ class Key:
         return tuple(_tables(self.field.annotation))
 
     @property
+    def listed(self) -> type[Config] | None:
+        """The config that each of its tables holds, where it is a list of such: `[[name]]`."""
+        inside = get_args(self.field.annotation)[:1] if get_origin(self.field.annotation) is tuple else ()
+        found = [config for each in inside for config in _tables(each)]
+        return found[0] if len(found) == 1 else None
+
+    @property
     def doc(self) -> str:
         """What its docstring says, or that of the table it holds."""
         said = _attribute(self.owner, self.name)
@@ -305,6 +312,8 @@ def _type(annotation: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(_type(each) for each in inside if each is not type(None))
     if origin in (tuple, list):
+        if tables := list(_tables(inside[0])):
+            return "list of tables" + (f" of kind {' or '.join(map(_kind, tables))}" if len(tables) > 1 else "")
         return f"list of {_type(inside[0])}"
     if origin in (dict, Mapping):
         return "table of your own"

@@ -72,6 +72,7 @@ All commands have these. A run of `etude train` that was ended by signal N has 1
 """
 
 
+_TABLE = ("| key | | default | what it changes |", "|---|---|---|---|")
 Places = dict[tuple[type[Config], ...], str]
 """Where the keys of tables stand already: page and anchor, by the configs that a table may hold."""
 
@@ -100,7 +101,12 @@ def page(schema: type[Config], of: str = "", known: Places | None = None) -> str
             lines += ["", f"{'###' if of else '##'} {_heading(above, of)}", ""]
         if above:
             lines += [tables[above].doc, ""]
-        lines += ["| key | | default | what it changes |", "|---|---|---|---|", *map(_row, keys)]
+        lines += [*_TABLE, *map(_row, keys)]
+        for key, listed in ((key, key.listed) for key in keys):
+            if listed is not None and (listed,) not in known:
+                known[listed,] = f"#{_anchor(_heading(f'[{key.path}]', of))}"
+                lines += ["", f"### {_heading(f'[{key.path}]', of)}", "", f"{' '.join((listed.__doc__ or '').split())}"]
+                lines += ["", *_TABLE, *map(_row, (each for each in keys_of(listed) if not each.tables))]
     lines += ["", "Tables that stand elsewhere:", *links] if links else []
     return "\n".join(lines).lstrip("\n") + "\n"
 

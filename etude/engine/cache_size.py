@@ -18,6 +18,9 @@ MOST = 98_304
 """Positions that no more are taken of unasked: a hundred sessions of a small model."""
 LEAST_BYTES = 256 << 20
 """What a cache may take beside however small a model."""
+CONTEXTS = 4
+"""Whole contexts that there is room for, and more sessions that are shorter: where sessions put each other out of the
+cache, their tokens are computed over and over."""
 
 
 def position_bytes(config: ModelConfig) -> int:
@@ -30,12 +33,13 @@ def position_bytes(config: ModelConfig) -> int:
 
 
 def affordable(config: ModelConfig, available: int) -> int:
-    """Positions for a model where `available` bytes of memory are free: as many as its published weights take of
-    memory, in bytes, and a quarter of what is free at most; room for one whole context in any case, where half of what
-    is free holds it.
+    """Positions for a model where `available` bytes of memory are free: four whole contexts, or as many as its
+    published weights take of memory, in bytes, and a quarter of what is free at most; room for one whole context in any
+    case, where half of what is free holds it. Memory is taken as positions are used.
     """
     each = position_bytes(config)
-    wanted = min(max(LEAST_BYTES, 2 * parameters_of(config)), available // 4) // each
+    usual = max(LEAST_BYTES, 2 * parameters_of(config), CONTEXTS * config.max_context * each)
+    wanted = min(usual, available // 4) // each
     context = min(config.max_context, available // 2 // each)
     return max(min(max(wanted, context), max(MOST, context)) // PAGE, 1) * PAGE
 

@@ -22,9 +22,9 @@ import structlog
 from pydantic import Field
 
 from etude.config import Config
-from etude.durable import write_whole
 from etude.errors import ConfigError
 from etude.harness.sampler import Chat
+from etude.made_by import claim
 from etude.models.chat import open_chat
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.models.state import round_to_bf16
@@ -62,7 +62,7 @@ def make_continued(config: ContinuedConfig, directory: Path) -> dict[str, Any]:
     """Every step in turn, each skipped if its product is there."""
     _check_names(config)
     directory.mkdir(parents=True, exist_ok=True)
-    _claim(config, directory)
+    claim(config, directory)
     decoder, tokenizer = load_checkpoint(config.model)
     if config.max_context is not None:
         decoder = stretched(decoder, config.max_context)
@@ -94,20 +94,6 @@ def _check_names(config: ContinuedConfig) -> None:
     drawn = {name for stage in config.midtraining.stages for name in stage.mixture}
     if unread := sorted((config.corpus.keys() | config.sessions.keys()) - drawn):
         raise ConfigError(f"midtraining.stages: no mixture draws from {unread[0]}; name it in one, or take it out")
-
-
-def _claim(config: ContinuedConfig, directory: Path) -> None:
-    """A directory belongs to the first recipe that ran there."""
-    path, asked = directory / "recipe.json", config.model_dump(mode="json")
-    if not path.exists():
-        write_whole(path, f"{json.dumps(asked, indent=2)}\n".encode())
-        return
-    try:
-        before = json.loads(path.read_bytes())
-    except ValueError:
-        before = {}
-    if changed := [key for key in asked if asked[key] != before.get(key)]:
-        raise ConfigError(f"{directory}: a run with another `{changed[0]}` lies there; name another --out")
 
 
 def _corpora(config: ContinuedConfig, tokens: Tokens, directory: Path) -> dict[str, Corpus]:

@@ -6,16 +6,17 @@ Owns `Tasks`, `sandboxes`, `play_missing` and `learn`. Whose sessions they are, 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from etude.durable import append_whole, write_whole
+from etude.durable import write_whole
 from etude.environments.backends import open_backend
 from etude.environments.base import Backend
 from etude.errors import ConfigError, EtudeError
@@ -28,8 +29,8 @@ from etude.tasks.families import family
 from etude.tasks.harbor import read_tasks
 from etude.tasks.mined.shown import install_missing, showing
 from etude.trainer.attempts import Attempt, Player, as_they_end
-from etude.trainer.documents import Document, ShuffledSource
-from etude.trainer.midtraining import Midtraining, MidtrainingConfig, Stage
+from etude.trainer.documents import Document, ShuffledSource, digest
+from etude.trainer.midtraining import MidtrainingConfig, Stage, pretrain
 from etude.trainer.taught import Kept, TaughtSessions, all_said, of_attempts, taught
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 FIRST_SEED = 20_000_000
 """Of the family's tasks that are played; reinforcement learning draws others."""
+HASHED = (".json", ".jinja", ".safetensors")
 Made = dict[str, Any]
 log = structlog.get_logger()
 
@@ -144,39 +146,56 @@ def counters(sessions: TaughtSessions, kept: Kept) -> Made:
 
 
 def learn(config: WarmStartConfig, documents: Sequence[Document], directory: Path) -> Made:
-    """The base, trained on the documents, in `directory`/model, and a line for each step in `directory`/log.jsonl."""
+    """The base, trained on the documents, in `directory`/model, and a line for each step in `directory`/log.jsonl. One
+    that was stopped goes on; what has been learned is not learned again. Raises KeyboardInterrupt once it is saved,
+    where it is asked to stop."""
     decoder, tokenizer = load_checkpoint(config.model)
-    run = Midtraining(
-        MidtrainingConfig(
-            model=decoder.config,
-            stages=(Stage(tokens=config.tokens, mixture={"sessions": 1.0}),),
-            optimizer=config.optimizer,
-            seed=config.seed,
-            tokens_per_step=config.tokens_per_step,
-            warmup_steps=10,
-            observation_weight=0.0,
-            frozen=config.frozen,
-            format=config.format,
-        ),
-        {"sessions": ShuffledSource(documents, config.seed)},
-        decoder,
+    training = MidtrainingConfig(
+        model=decoder.config,
+        stages=(Stage(tokens=config.tokens, mixture={"sessions": 1.0}),),
+        optimizer=config.optimizer,
+        seed=config.seed,
+        tokens_per_step=config.tokens_per_step,
+        warmup_steps=10,
+        observation_weight=0.0,
+        frozen=config.frozen,
+        format=config.format,
+        threads=config.threads,
+        checkpoint_every=25,
     )
+    told, checkpoint = directory / "learned.json", directory / "midtraining.pt"
     directory.mkdir(parents=True, exist_ok=True)
-    said = 0.0
-    path = directory / "log.jsonl"
-    write_whole(path, b"")
-    with path.open("ab", buffering=0) as file:
-        while run.tokens < run.total_tokens:
-            metrics = run.step()
-            said = metrics["said_loss"]
-            line = json.dumps({**metrics, "step": run.step_count, "tokens": run.tokens})
-            append_whole(file.fileno(), f"{line}\n".encode(), path)
+    of = [digest(documents), files_of(config.model), training.model_dump(mode="json", exclude={"threads"})]
+    known: Made = json.loads(told.read_bytes()) if told.exists() else {}
+    if known.get("of") != of:
+        checkpoint.unlink(missing_ok=True)
+        write_whole(told, json.dumps({"of": of}).encode())
+    elif "learned" in known:
+        return known["learned"]
+    sources = {"sessions": ShuffledSource(documents, config.seed)}
+    run = pretrain(training, sources, directory, resume=checkpoint.exists(), decoder=decoder)
+    if run.tokens < run.total_tokens:
+        raise KeyboardInterrupt
     round_to_bf16(run.decoder)
     save_checkpoint(run.decoder, directory / "model", tokenizer, like=config.model)
-    return {
+    last = json.loads((directory / "log.jsonl").read_text().splitlines()[-1])
+    learned = {
         "segments": len(documents),
         "steps": run.step_count,
         "tokens": run.tokens,
-        "said_loss": said,
+        "said_loss": last["said_loss"],
         "model": str(directory / "model"),
     }
+    write_whole(told, json.dumps({"of": of, "learned": learned}).encode())
+    checkpoint.unlink()
+    return learned
+
+
+def files_of(model: Path, hashed: Sequence[str] = HASHED) -> Mapping[str, str]:
+    """A digest of each file that decides what a checkpoint says."""
+    found = {}
+    for path in sorted(model.glob("*")):
+        if path.suffix in hashed:
+            with path.open("rb") as file:
+                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return found

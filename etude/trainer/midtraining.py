@@ -7,11 +7,12 @@ equals one that never stopped. Never runs a sandbox: sessions are recorded befor
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -25,6 +26,7 @@ from etude.kernels.choice import Placement, of_process
 from etude.kernels.torch_kernels import TORCH
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
+from etude.models.heap import keep_large_arrays
 from etude.trainer.clipping import GradientClip
 from etude.trainer.config import Frozen, OptimizerConfig
 from etude.trainer.documents import Document, Mixture, Source
@@ -188,6 +190,7 @@ def pretrain(
     after the last step.
     """
     torch.set_num_threads(config.threads)
+    keep_large_arrays()  # no engine beside it needs the memory
     directory.mkdir(parents=True, exist_ok=True)
     checkpoint = directory / "midtraining.pt"
     run = Midtraining(config, sources, decoder)
@@ -197,9 +200,8 @@ def pretrain(
         cut_log(log, run.step_count)
     else:
         write_whole(log, b"")
-    stop = _stop_on_signals()
     cpu = time.process_time()
-    with log.open("ab", buffering=0) as file:
+    with _stop_on_signals() as stop, log.open("ab", buffering=0) as file:
         if held_out and not run.step_count:
             first = {"step": 0, "tokens": 0, "held_out": run.measure(held_out)}
             append_whole(file.fileno(), f"{json.dumps(first)}\n".encode(), log)
@@ -222,9 +224,16 @@ def cut_log(log: Path, last: int) -> None:
     write_whole(log, "".join(line for line in kept if json.loads(line)["step"] <= last).encode())
 
 
-def _stop_on_signals() -> list[int]:
+@contextlib.contextmanager
+def _stop_on_signals() -> Generator[list[int]]:
     """A list that fills when the process is asked to stop."""
     seen: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _: seen.append(received))
-    return seen
+    before = {
+        number: signal.signal(number, lambda received, _: seen.append(received))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -37,6 +37,7 @@ from etude.environments.base import Backend
 from etude.errors import CheckpointError, ConfigError, EtudeError
 from etude.harness.dialogue import TokenDialogue
 from etude.harness.session import token_dialogue
+from etude.made_by import require_same
 from etude.models.chat import open_chat
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.models.state import round_to_bf16
@@ -195,8 +196,7 @@ class DistillationStart:
         except Exception as error:  # torch raises many kinds for a torn file
             raise CheckpointError(f"{path}: cannot go on from it ({error}); delete it to start anew") from None
         now = json.loads(json.dumps(self.config.identity()))
-        if other := [key for key in now if of.get(key) != now[key]]:
-            raise ConfigError(f"{path}: was made with another {', '.join(other)}; give another --out, or remove it")
+        require_same(path, of, now)
         self.student.load_state_dict(state["student"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.clip.load_state_dict(state["norms"])

@@ -14,7 +14,6 @@ the benchmark of arms by CPU time.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,6 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from etude.config import Config
-from etude.durable import write_whole
 from etude.engine.config import EngineConfig
 from etude.engine.torch_engine import TorchEngine
 from etude.harness.dialogue import TokenDialogue
@@ -32,7 +30,7 @@ from etude.models.chat import open_chat
 from etude.models.checkpoint import load_checkpoint, shape_of
 from etude.records import Task
 from etude.trainer.attempts import Attempt, Player
-from etude.trainer.documents import Document, digest
+from etude.trainer.documents import Document
 from etude.trainer.lessons import Made, Tasks, counters, learn, offer, play_missing, sandboxes
 from etude.trainer.taught import Kept, TaughtSessions, of_attempts
 
@@ -138,12 +136,7 @@ class RejectionStart:
             engine.close()
 
     def _learn(self, number: int, documents: Sequence[Document]) -> Path:
-        """What a round has learned is not learned again; the last round's model is the warm start's."""
+        """The last round's model is the warm start's."""
         place = self.directory if number == self.source.rounds else self.directory / f"round-{number}"
-        done, of = place / "learned.json", digest(documents)
-        known: Made = json.loads(done.read_bytes()) if done.exists() else {}
-        if known.get("of") != of:
-            known = {"of": of, "learned": learn(self.config, documents, place)}
-            write_whole(done, json.dumps(known).encode())
-        self.learned = known["learned"]
+        self.learned = learn(self.config, documents, place)
         return place / "model"

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from etude.errors import CheckpointError, ConfigError
+from etude.errors import CheckpointError
 from etude.harness.cost import SessionCost
 from etude.harness.events import encode_event
 from etude.harness.journal import Journal
 from etude.harness.session import SessionResult
+from etude.made_by import require_same
 from etude.records import Event
 from etude.trainer.attempts import Attempt, Judged
 from etude.trainer.documents import Document, document_of
@@ -99,7 +100,7 @@ class TaughtSessions:
             if not lines:
                 self._journal.append(_line(head))
                 lines = [_line(head)]
-            _require_same(self.path, json.loads(lines[0]), json.loads(_line(head)))
+            require_same(self.path, json.loads(lines[0]), json.loads(_line(head)))
             self.all = [_session(line, f"{self.path}, line {number}") for number, line in enumerate(lines[1:], 2)]
         except BaseException:
             self._journal.close()
@@ -211,13 +212,6 @@ def _session(line: bytes, where: str) -> TaughtSession:
         return TaughtSession(documents=documents, cost=SessionCost(**row.pop("cost")), **row)
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{where}: not a session ({error}); restore it from a copy, or remove the line") from None
-
-
-def _require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    if other := [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]:
-        raise ConfigError(
-            f"{path}: its sessions were made with another {', '.join(other)}; give another --out, or remove that file"
-        )
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

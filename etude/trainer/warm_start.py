@@ -19,8 +19,7 @@ it has.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -42,14 +41,13 @@ from etude.trainer.config import Frozen, OptimizerConfig
 from etude.trainer.demonstrations import record
 from etude.trainer.documents import Document, document_of
 from etude.trainer.hunting import HunterSource, HunterStart
-from etude.trainer.lessons import Made, Tasks, learn
+from etude.trainer.lessons import HASHED, Made, Tasks, files_of, learn
 from etude.trainer.on_policy import DistillationSource, DistillationStart
 from etude.trainer.rejection import RejectionSource, RejectionStart
 from etude.trainer.teacher import TeacherSource, TeacherStart
 
 LIMITS = Limits(max_turns=32, max_context_tokens=8192, max_sampled_tokens=4096)
 """Of demonstrations on the ladder."""
-_HASHED = (".json", ".jinja", ".safetensors")
 
 
 class ExpertSource(TrailExpertConfig):
@@ -132,11 +130,11 @@ class WarmStartConfig(Config):
         """What decides the sessions that are judged: of a teacher's or a hunter's, nothing of what is learned of
         them."""
         silent = {"model", "directories", "harness", "threads", "concurrency", "environment"}
-        hashed: Sequence[str] = _HASHED
+        hashed: Sequence[str] = HASHED
         source: Made = self.source.model_dump(mode="json")
         if isinstance(self.source, TeacherSource | HunterSource):
             silent |= {"sessions", "optimizer", "tokens", "tokens_per_step", "frozen", "format"}
-            hashed = tuple(suffix for suffix in _HASHED if suffix != ".safetensors")
+            hashed = tuple(suffix for suffix in HASHED if suffix != ".safetensors")
         if isinstance(self.source, HunterSource):
             source = {"kind": "hunter", "misspell": self.source.misspell}
         if isinstance(self.source, TeacherSource):
@@ -144,9 +142,9 @@ class WarmStartConfig(Config):
             source = {"kind": "teacher", "endpoint": asked, "reasoning_tokens": self.source.reasoning_tokens}
         if isinstance(self.source, DistillationSource):
             del source["steps"]
-            source["teacher"] = _files_of(self.source.teacher, hashed)
+            source["teacher"] = files_of(self.source.teacher, hashed)
         said = self.model_dump(mode="json", exclude=silent | {"source"})
-        return {**said, "source": source, "model": _files_of(self.model, hashed), "harness": self.harness.identity()}
+        return {**said, "source": source, "model": files_of(self.model, hashed), "harness": self.harness.identity()}
 
 
 def make_warm_start(config: WarmStartConfig, directory: Path) -> Made:
@@ -163,7 +161,7 @@ def make_warm_start(config: WarmStartConfig, directory: Path) -> Made:
             return DistillationStart(config, config.source, directory).made()
         return _imitated(config, directory)
     except KeyboardInterrupt:
-        raise Interrupted(f"what was played is in {directory}; the same command goes on with it") from None
+        raise Interrupted(f"what was done is in {directory}; the same command goes on with it") from None
 
 
 def demonstrated(config: WarmStartConfig) -> list[Task]:
@@ -190,13 +188,3 @@ async def _recorded(config: WarmStartConfig, chat: ChatRenderer) -> list[Documen
         await backend.close()
     # sessions come in the order they ended, which is not the seed's
     return [document_of(segment) for name in sorted(by_task) for segment in by_task[name]]
-
-
-def _files_of(model: Path, hashed: Sequence[str]) -> Mapping[str, str]:
-    """A digest of each file that decides what a checkpoint says."""
-    found = {}
-    for path in sorted(model.glob("*")):
-        if path.suffix in hashed:
-            with path.open("rb") as file:
-                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    return found

@@ -34,7 +34,9 @@ def test_a_position_takes_what_the_cache_allocates_for_it():
 
 def test_the_cache_is_as_large_as_model_and_memory_say():
     model = decoder(SMALL)
-    assert affordable(model.config, 16 * GIB) == SMALL.max_context
+    assert affordable(model.config, 16 * GIB) == 4 * SMALL.max_context
+    assert SMALL.max_context < affordable(model.config, 4 * GIB) < 4 * SMALL.max_context
+    assert affordable(model.config, GIB) == SMALL.max_context, "a quarter holds no whole context, and half does"
     assert affordable(model.config, GIB // 2) == GIB // 4 // position_bytes(SMALL) // PAGE * PAGE
     assert affordable(model.config, 0) == PAGE
     wide = SMALL.model_copy(update={"layers": 2, "kv_heads": 1})

@@ -296,7 +296,7 @@ def test_a_journal_answers_one_question_for_one_process(tmp_path):
     with pytest.raises(ConfigError, match="another process"):
         Journal(path, {"before": 2})
     journal.close()
-    with pytest.raises(ConfigError, match="another before"):
+    with pytest.raises(ConfigError, match="another `before"):
         Journal(path, {"before": 3})
     again = Journal(path, {"before": 2})
     report = funnel(again.decisions, {"b": "no room"})

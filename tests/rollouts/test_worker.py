@@ -1,7 +1,9 @@
 """The life of a worker, row by row of its table, with processes of Ray's that are killed, stopped and closed."""
 
 import asyncio
+import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -382,3 +384,35 @@ def test_a_version_is_waited_for_as_long_as_its_model_is_large(tmp_path, monkeyp
     size = sum(file.stat().st_size for file in config.model.path.glob("*.safetensors"))
     assert publish_seconds(size) > publish_seconds(0)
     assert publishing.seconds == published.seconds == pytest.approx(scale * (publish_seconds(size) + STOP_S))
+
+
+@pytest.mark.proof(40)
+def test_all_ranks_of_a_trainer_start_anew_when_one_hangs_or_is_killed(tmp_path):
+    """And publish what they would have: both have their part in it again."""
+    config = load_recipe(Path(__file__).parents[2] / "recipes/mesh.toml", RunConfig, ["trainer.ranks={ep=2}"])
+
+    async def scenario():
+        restarts = Restarts(config.faults, tmp_path / "metrics.jsonl", Patience(ping_s=3.0, ping_every_s=0.2))
+        trainer = TrainerWorker(config, config.store_of(tmp_path), tmp_path, restarts)
+        roots = []
+        try:
+            async with asyncio.timeout(280):
+                for number in (signal.SIGSTOP, signal.SIGKILL, None):
+                    await trainer.resume()
+                    roots.append((await trainer.publish())["root"])
+                    process = trainer.worker.process
+                    if number is not None:
+                        os.kill(process.others[0].identity.pid, number)
+                    while number is not None and trainer.worker.process is process:
+                        await asyncio.sleep(0.1)
+        finally:
+            trainer.worker.release()
+            trainer.worker.process.kill()
+        assert len(set(roots)) == 1
+        return restarts.hung
+
+    assert asyncio.run(scenario()) == 1
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    hung, killed = [json.loads(line)["why"] for line in lines]
+    assert re.fullmatch(r"waited 3\.0 s for rank 1 of the trainer, on .+, to answer", hung)
+    assert re.match(r"rank 1 of the trainer, on .+, died", killed)

@@ -114,7 +114,7 @@ def test_killed_and_gone_on_with_equals_undisturbed(recipe, tmp_path):
 def test_another_recipe_in_the_same_place_is_refused(recipe, tmp_path, capsys):
     assert run(recipe, tmp_path / "out", "midtraining.stages=[{tokens=500, mixture={code=1.0, talks=1.0}}]") == 0
     assert run(recipe, tmp_path / "out", "seed=7") == 42
-    assert "a run with another `seed` lies there" in capsys.readouterr().err
+    assert "was made with another `seed`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_sessions_stand_when_more_is_learned_of_them_and_not_when_another_seed_w
     assert told(capsys)["kept"] > 2 and (home / "out/sessions.jsonl").read_text() == text
     for changed, said in (("seed=1", "seed"), ("source.misspell=0.1", "source")):
         assert pretrain(home / "tasks", home / "out", changed) == Exit.BAD_INPUT
-        assert f"made with another {said}" in capsys.readouterr().err
+        assert f"made with another `{said}`" in capsys.readouterr().err
 
 
 def test_the_recipe_plays_directories_with_the_small_tools():

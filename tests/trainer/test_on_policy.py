@@ -88,7 +88,7 @@ def test_the_student_comes_nearer_on_its_own_sessions_and_a_second_command_goes_
     first, second = (load_file(tmp_path / each / "model/model.safetensors") for each in "ab")
     assert all(torch.equal(each, second[name]) for name, each in first.items())
     assert pretrain(tmp_path / "b", student, "source.steps=9", "source.temperature=0.5") == Exit.BAD_INPUT
-    assert "was made with another source" in capsys.readouterr().err
+    assert "was made with another `source`" in capsys.readouterr().err
 
 
 def test_a_teacher_with_other_tokens_is_refused_and_so_are_keys_that_do_nothing(tmp_path, student, capsys):

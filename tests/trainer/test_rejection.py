@@ -83,7 +83,7 @@ def test_a_second_command_plays_only_what_is_missing(made, tmp_path, capsys):
 def test_sessions_of_another_recipe_are_not_mixed_in(made, capsys):
     out, _, _ = made
     assert pretrain(out, *SMALL, "source.temperature=0.5") == Exit.BAD_INPUT
-    assert "its sessions were made with another source; give another --out" in capsys.readouterr().err
+    assert "was made with another `source`; give another --out" in capsys.readouterr().err
 
 
 def test_tasks_may_be_directories_and_those_for_measuring_are_left_out(tmp_path, capsys):

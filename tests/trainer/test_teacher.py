@@ -110,7 +110,7 @@ def test_what_was_paid_for_is_not_asked_for_again(tmp_path, capsys):
         assert pretrain(tmp_path, server.url, *PRICED) == 0
         assert len(server.requests) == 8 and told(capsys)["cost"]["requests"] == 6
         assert pretrain(tmp_path, server.url, *PRICED, "source.endpoint.model=other") == Exit.BAD_INPUT
-    assert "its sessions were made with another source" in capsys.readouterr().err
+    assert "was made with another `source`" in capsys.readouterr().err
 
 
 def test_what_went_wrong_is_read_and_not_learned(tmp_path, capsys):

@@ -1,8 +1,10 @@
 """The supervised start of a recipe: recorded for real, and the same whenever it is made."""
 
 import json
+import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -12,6 +14,9 @@ from etude.config import load_recipe
 from etude.errors import ConfigError
 from etude.models.checkpoint import load_checkpoint
 from etude.tasks.expert import ExpertConfig
+from etude.trainer.documents import Document
+from etude.trainer.lessons import learn
+from etude.trainer.midtraining import Midtraining
 from etude.trainer.warm_start import LIMITS, WarmStartConfig, demonstrated
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +43,40 @@ def test_a_start_is_made_by_its_recipe_and_twice_the_same(tmp_path, capsys):
     )
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert any(not torch.equal(first[name], before[name]) for name in first)
+
+
+def test_a_training_that_is_stopped_goes_on_and_is_done_once(tmp_path, monkeypatch):
+    config = load_recipe(
+        ROOT / "recipes/longhorizon-start.toml",
+        WarmStartConfig,
+        [f'model="{ROOT}/models/etude-tiny"', "tokens=3000", "tokens_per_step=100", "rungs=[1]"],
+    )
+    ids = np.arange(100, 150, dtype=np.int32)
+    documents = [Document(ids + each, np.ones(50, dtype=bool)) for each in range(40)]
+    step = Midtraining.step
+
+    def stopping(run):
+        if run.step_count == 26:
+            signal.raise_signal(signal.SIGTERM)
+        return step(run)
+
+    straight = learn(config, documents, tmp_path / "straight")
+    monkeypatch.setattr(Midtraining, "step", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        learn(config, documents, tmp_path / "stopped")
+    monkeypatch.setattr(Midtraining, "step", step)
+    assert not (tmp_path / "stopped/model").exists()
+    again = learn(config, documents, tmp_path / "stopped")
+    assert again | {"model": ""} == straight | {"model": ""} and again["steps"] > 27
+    one, other = (load_file(tmp_path / each / "model/model.safetensors") for each in ("straight", "stopped"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    monkeypatch.setattr(Midtraining, "step", stopping)
+    assert learn(config, documents, tmp_path / "stopped") == again, "without a step"
+    assert {path.name for path in (tmp_path / "stopped").iterdir()} == {"learned.json", "log.jsonl", "model"}
+    with pytest.raises(KeyboardInterrupt):
+        learn(config, documents[1:], tmp_path / "stopped")
+    lines = [json.loads(line) for line in (tmp_path / "stopped/log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 28)), "of other documents all is learned anew"
 
 
 def test_the_agents_start_is_of_the_ladder_with_room_for_all_tools():

@@ -17,6 +17,7 @@ from typing import Any, get_args
 from etude.durable import append_whole, cut, naming
 from etude.errors import ConfigError
 from etude.host.lock import hold
+from etude.made_by import require_same
 from etude.tasks.mined.split import Reason
 
 
@@ -71,11 +72,7 @@ class Journal:
             found = [Decision(**line) for line in rest]
         except (ValueError, TypeError):
             raise ConfigError(f"{path}: not a journal of mining; remove it, or name another directory") from None
-        if first != asked:
-            differ = sorted(key for key in first.keys() | asked.keys() if first.get(key) != asked.get(key))
-            raise ConfigError(
-                f"{path}: this directory was mined with another {', '.join(differ)}; name another with --out"
-            )
+        require_same(path, first, asked)
         return {decision.commit: decision for decision in found}
 
     def _write(self, line: Mapping[str, Any]) -> None:

@@ -31,6 +31,7 @@ class NodeGroup(Config):
     """Nodes that are alike: pods of KubeRay, machines or pods of SkyPilot."""
 
     name: Label
+    """Of its pods, and in what is said of it."""
     count: int = Field(1, ge=1)
     """How many of them."""
     cpus: int = Field(ge=1)

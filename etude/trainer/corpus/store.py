@@ -26,6 +26,7 @@ import numpy as np
 
 from etude.durable import write_whole
 from etude.errors import CheckpointError, ConfigError
+from etude.made_by import require_same
 from etude.models.chat import ChatRenderer
 from etude.models.tokenizer import END_OF_TEXT
 from etude.trainer.corpus.config import CorpusConfig
@@ -153,12 +154,7 @@ def open_corpus(directory: Path) -> Corpus:
 
 
 def _same(corpus: Corpus, asked: dict[str, Any]) -> Corpus:
-    before = corpus.manifest.asked
-    if changed := sorted(key for key in asked.keys() | before.keys() if asked.get(key) != before.get(key)):
-        raise ConfigError(
-            f"{corpus.directory}: the corpus that lies there was made with another `{changed[0]}`; name another --out, "
-            "or delete it to make it anew"
-        )
+    require_same(corpus.directory, corpus.manifest.asked, asked)
     return corpus
 
 

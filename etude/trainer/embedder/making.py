@@ -23,6 +23,7 @@ import structlog
 
 from etude.durable import write_whole
 from etude.errors import ConfigError
+from etude.made_by import claim
 from etude.search.embedder import FULL, Table
 from etude.trainer.corpus.filtering import Fate
 from etude.trainer.embedder.commits import pairs_of_commits
@@ -61,14 +62,6 @@ def make_embedder(config: EmbedderConfig, directory: Path) -> dict[str, Any]:
         source: sum(pair.source == source for pair in pairs) for source in get_args(Source)
     }
     return read | size | {"held_out": told.log[-1]["held_out"]}
-
-
-def claim(config: EmbedderConfig, directory: Path) -> None:
-    """A directory belongs to the first recipe that ran there."""
-    path, asked = directory / "recipe.json", json.dumps(config.model_dump(mode="json"), indent=2) + "\n"
-    if path.exists() and path.read_text() != asked:
-        raise ConfigError(f"{directory}: a run with another recipe lies there; name another --out")
-    write_whole(path, asked.encode())
 
 
 def _read_corpus(config: EmbedderConfig, directory: Path) -> None:
