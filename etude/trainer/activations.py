@@ -57,9 +57,9 @@ def by_rows(
     return tuple(map(torch.cat, zip(*parts, strict=True)))
 
 
-def recomputes_blocks(config: ModelConfig, tokens: int, frozen: int = 0) -> bool:
-    """Whether the blocks would keep more of so many tokens than they may. Below the first that is trained, `frozen`
-    many, they keep nothing.
+def recomputes_blocks(config: ModelConfig, tokens: int, frozen: int = 0, width: int = 4) -> bool:
+    """Whether the blocks would keep more of so many tokens than they may, in numbers of `width` bytes. Below the first
+    that is trained, `frozen` many, they keep nothing.
     """
     heads = (config.heads + config.kv_heads) * config.head_width
     kept = sum(
@@ -68,4 +68,4 @@ def recomputes_blocks(config: ModelConfig, tokens: int, frozen: int = 0) -> bool
         + 4 * (config.experts_per_token * config.expert_width if config.routes(layer) else config.dense_width)
         for layer in range(frozen, config.layers)
     )
-    return 4 * tokens * kept > BLOCKS_BYTES
+    return width * tokens * kept > BLOCKS_BYTES

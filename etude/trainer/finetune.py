@@ -19,7 +19,7 @@ from etude.trainer.config import FinetuneConfig
 from etude.trainer.documents import Document, Mixture, ShuffledSource
 from etude.trainer.figures import read
 from etude.trainer.optimizers import build_optimizer
-from etude.trainer.supervised import supervised_loss
+from etude.trainer.supervised import backward
 
 
 def finetune(
@@ -44,8 +44,7 @@ def finetune(
     last: dict[str, float] = {}
     while (spent := (time.process_time() - started) / cpu_seconds) < 1.0:
         drawn = mixture.draw({"demonstrations": 1.0}, steps, config.tokens_per_step, decoder.config.max_context)
-        losses = supervised_loss(decoder, drawn, config.observation_weight, config.balance)
-        losses.total.backward()
+        losses = backward(decoder, drawn, config.observation_weight, config.balance)
         gradient = clip.cut(decoder.parameters())
         optimizer.set_scale(min(1.0, (spent + 1e-3) / config.warmup_share, (1 - spent) / (1 - config.warmup_share)))
         optimizer.step()

@@ -32,7 +32,7 @@ from etude.trainer.config import Frozen, OptimizerConfig
 from etude.trainer.documents import Document, Mixture, Source
 from etude.trainer.figures import read
 from etude.trainer.optimizers import build_optimizer
-from etude.trainer.supervised import nll, supervised_loss
+from etude.trainer.supervised import backward, nll
 from etude.trainer.trained import left_to_train
 
 
@@ -128,10 +128,7 @@ class Midtraining:
         documents = self.mixture.draw(
             self.stage().mixture, self.step_count, config.tokens_per_step, config.model.max_context
         )
-        losses = supervised_loss(
-            self.decoder, documents, config.observation_weight, config.balance, config.further_weight
-        )
-        losses.total.backward()
+        losses = backward(self.decoder, documents, config.observation_weight, config.balance, config.further_weight)
         gradient = self.clip.cut(self.decoder.parameters())
         self.optimizer.set_scale(scale)
         self.optimizer.step()

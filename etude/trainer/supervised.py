@@ -48,9 +48,7 @@ def supervised_loss(
     packed = _packed(decoder, documents)
     ids, positions, sampled, positions_N, attention = packed[:5]
     weights = np.where(sampled, np.float32(1), np.float32(observation_weight)) * (positions > 0)
-    output = decoder(
-        ids, positions_N, attention, recompute=recomputes_blocks(decoder.config, len(ids), _frozen_blocks(decoder))
-    )
+    output = decoder(ids, positions_N, attention, recompute=_recomputes(decoder, len(ids)))
     predicts = np.flatnonzero(weights[1:] > 0)
     losses = _cross_entropies(decoder, decoder.logits, output.hidden_ND, ids, predicts, 1)
     own, targets = _put(weights[predicts + 1], ids), _put(np.flatnonzero(sampled[predicts + 1]), ids)
@@ -70,6 +68,62 @@ def supervised_loss(
     if routed is not None:
         total = total + balance * load_balance(Routing(routed.experts_NK[:, None], routed.scores_NE[:, None]))
     return SupervisedLosses(total + further_weight * further, next_token, further.detach(), by_source)
+
+
+def backward(
+    decoder: Decoder,
+    documents: Sequence[Document],
+    observation_weight: float,
+    balance: float,
+    further_weight: float = 0.0,
+) -> SupervisedLosses:
+    """`supervised_loss`, and its gradients, added to the parameters'. Where the blocks would keep more than they may,
+    documents go through one after the other, as many as fit: that is faster than to compute each block again. A model
+    with routers is balanced over all its tokens, so it takes them at once.
+    """
+    pieces = [documents]
+    most = sum(len(document.token_ids) for document in documents)
+    if not (decoder.config.moe_layers or further_weight):
+        while _recomputes(decoder, most):
+            most //= 2
+        pieces = taken_together(documents, most)
+    if len(pieces) == 1:
+        losses = supervised_loss(decoder, documents, observation_weight, balance, further_weight)
+        losses.total.backward()
+        return losses
+    weights = [sum(_weight(each, observation_weight) for each in piece) for piece in pieces]
+    totals: list[Tensor] = []
+    said: list[tuple[int, Tensor]] = []
+    of_source: dict[str, list[tuple[int, Tensor]]] = {}
+    for piece, weight in ((piece, weight) for piece, weight in zip(pieces, weights, strict=True) if weight):
+        losses = supervised_loss(decoder, piece, observation_weight, balance)
+        totals.append(losses.total * (weight / sum(weights)))
+        totals[-1].backward()
+        said.append((_count(piece), losses.next_token))
+        for source, loss in losses.by_source.items():
+            count = _count([each for each in piece if each.source == source])
+            of_source.setdefault(source, []).append((count, loss))
+    by_source = {name: _mean(each) for name, each in of_source.items()}
+    return SupervisedLosses(torch.stack(totals).detach().sum(), _mean(said), losses.further, by_source)
+
+
+def _weight(document: Document, observation_weight: float) -> float:
+    learned = int(document.sampled[1:].sum())
+    return learned + observation_weight * (len(document.sampled) - 1 - learned)
+
+
+def _count(documents: Sequence[Document]) -> int:
+    return sum(int(document.sampled[1:].sum()) for document in documents)
+
+
+def _mean(parts: Sequence[tuple[int, Tensor]]) -> Tensor:
+    summed = torch.stack([count * each for count, each in parts]).sum()
+    return summed / max(1, sum(count for count, _ in parts))
+
+
+def _recomputes(decoder: Decoder, tokens: int) -> bool:
+    width = (decoder.computes_in or torch.float32).itemsize
+    return recomputes_blocks(decoder.config, tokens, _frozen_blocks(decoder), width)
 
 
 def _frozen_blocks(decoder: Decoder) -> int:

@@ -9,6 +9,7 @@ import torch
 from etude.errors import CheckpointError, ConfigError
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
+from etude.trainer import activations
 from etude.trainer.config import FinetuneConfig, OptimizerConfig
 from etude.trainer.documents import (
     Document,
@@ -21,7 +22,7 @@ from etude.trainer.documents import (
 from etude.trainer.finetune import finetune
 from etude.trainer.midtraining import Midtraining, MidtrainingConfig, Stage, pretrain
 from etude.trainer.optimizers import newton_schulz
-from etude.trainer.supervised import supervised_loss
+from etude.trainer.supervised import backward, supervised_loss
 
 torch.set_num_threads(1)
 MODEL = ModelConfig(
@@ -61,6 +62,33 @@ def test_the_loss_ignores_first_tokens_and_other_documents():
     alone = [supervised_loss(decoder, [d], 0.5, 0.0).total for d in (one, two)]
     together = supervised_loss(decoder, [one, two], 0.5, 0.0).total
     torch.testing.assert_close(together, (alone[0] + alone[1]) / 2)
+
+
+def test_pieces_give_the_gradients_and_figures_of_the_whole_and_compute_no_block_twice(monkeypatch):
+    shape = ModelConfig(vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=0, dense_width=16)
+    drawn = [each._replace(source="ab"[at % 2]) for at, each in enumerate(documents(5))]
+    drawn[4].sampled[:] = False
+    found = []
+    for most in (2**30, 2**17 + 2**15):
+        monkeypatch.setattr(activations, "BLOCKS_BYTES", most)
+        decoder = Decoder(shape)
+        decoder.initialise(0)
+        forward, sizes = decoder.forward, []
+
+        def seen(ids, *rest, recompute, forward=forward, sizes=sizes):
+            sizes.append(len(ids))
+            assert not recompute
+            return forward(ids, *rest, recompute=recompute)
+
+        monkeypatch.setattr(decoder, "forward", seen)
+        losses = backward(decoder, drawn, 0.0, 0.01)
+        found.append((losses, [each.grad for each in decoder.parameters()], sizes))
+    (whole, wanted, [total]), (some, grads, sizes) = found
+    assert sizes == [32, 32] and total == 80, "a piece of which nothing is learned is left out"
+    torch.testing.assert_close(grads, wanted)
+    torch.testing.assert_close((some.total, some.next_token), (whole.total.detach(), whole.next_token))
+    torch.testing.assert_close(some.by_source, whole.by_source)
+    assert set(some.by_source) == {"a", "b"}
 
 
 def test_balancing_asks_nothing_of_a_model_without_routers():
