@@ -21,7 +21,7 @@ PACKAGE = ROOT / "etude"
 LEVELS = [
     {"durable", "errors", "extras", "plain", "retired"},
     {"config"},
-    {"records", "deadlines", "explain", "host", "plugins", "serving"},
+    {"records", "deadlines", "explain", "host", "made_by", "plugins", "serving"},
     {"search"},
     {"harness", "environments", "kernels"},
     {"models", "weights", "tasks"},
