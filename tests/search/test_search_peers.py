@@ -111,7 +111,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(next(where.glob("lib/python3*/site-packages")))
 
 
-@pytest.mark.proof(60)
+@pytest.mark.proof(30)
 def test_the_real_peers_find_it_and_leave_the_user_s_files_alone(installed, monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, installed])  # behind our own: numpy stays the one that is loaded
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
