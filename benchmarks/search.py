@@ -3,17 +3,20 @@
     python benchmarks/search.py                            # all parts, on the development repositories
     python benchmarks/search.py --only ranking,answers     # some of them
     python benchmarks/search.py --only ranking --part sealed --peers words,bm25s    # asked once, for what is published
+    python benchmarks/search.py --only ranking --peers semble,e5 --vectors ../e5    # others' searches, installed first
     python benchmarks/search.py --only agent --clone ../sympy@e950d313a932 --most 40
 
 The sets are made of `benchmarks/mined` (searching/sets.py). **ranking**: ours beside ours by words alone and other
 rankings (searching/peers.py, each with what it needs). A file is found at the rank of its first piece; a function is
 hit where a piece shares a line with it, so ten long pieces hit more than ten short ones: `doc_r200` is recall within
-the first 200 lines that pieces cover, whatever their length. **answers**: `tokens_ratio` is what an answer costs beside
-one of the form before; `held` is the share of answers in which a right function is named, with its lines or in the
-outline, and `shown` of those that show its lines: a piece in the outline costs a look at the file before it is read.
-**agent**: a scripted agent with the search and without (searching/seeking.py), of mined tasks and of those of a clone
-that --clone names. **grep** and **large** are benchmarks/grep.py and large_tree.py in a tree of --files. Keys of parts
-that were not asked for are null; so is `pub_ndcg`, and docs/search.md says why. The last line is one JSON object.
+the first 200 lines that pieces cover, whatever their length. `piece_ms` is the CPU time of a piece where a tree is
+taken in from nothing, and null where that had been paid for before: e5's vectors are kept below --vectors. **answers**:
+`tokens_ratio` is what an answer costs beside one of the form before; `held` is the share of answers in which a right
+function is named, with its lines or in the outline, and `shown` of those that show its lines: a piece in the outline
+costs a look at the file before it is read. **agent**: a scripted agent with the search and without
+(searching/seeking.py), of mined tasks and of those of a clone that --clone names. **grep** and **large** are
+benchmarks/grep.py and large_tree.py in a tree of --files. Keys of parts that were not asked for are null; so is
+`pub_ndcg`, and docs/search.md says why. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ import asyncio
 import json
 import math
 import random
+import statistics
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,8 +37,9 @@ from statistics import fmean
 import grep
 import large_tree
 from searching import answers
-from searching.peers import PIECES, Searcher, before, bm25s, indexable
+from searching.peers import PIECES, Searcher, before, bm25s, e5, indexable
 from searching.seeking import WAYS, sought
+from searching.semble_peer import semble
 from searching.sets import PARTS, Question, doc, locate, of_clone, unpacked
 
 from etude.search import Hit, Index, Store, index_version
@@ -42,6 +48,7 @@ from etude.search.ranking import WEIGHTS, Weights
 _RESAMPLED = 2000
 _LINES = 200
 _OF_A_CLONE = 40
+_WARM = Question("warm", {"warm.py": b"def warm(cold):\n    return cold + 1\n\n\n" * 9}, "warm", frozenset(), ())
 
 
 def ours(weights: Weights = WEIGHTS) -> Searcher:
@@ -56,7 +63,7 @@ def ours(weights: Weights = WEIGHTS) -> Searcher:
         index.update(stamps, [(path, files[path]) for path in index.stale(stamps)])
         return index.search(question.text, PIECES, weights=weights)
 
-    return find
+    return Searcher(find, lambda: sum(index.embedded for index in indexes.values()))
 
 
 def by_words() -> Searcher:
@@ -64,7 +71,13 @@ def by_words() -> Searcher:
     return ours(replace(WEIGHTS, near=0.0))
 
 
-PEERS = {"words": by_words, "before": before, "bm25s": bm25s}
+PEERS = {
+    "words": lambda options: by_words(),
+    "before": lambda options: before(),
+    "bm25s": lambda options: bm25s(),
+    "semble": lambda options: semble(options.semble_model),
+    "e5": lambda options: e5(options.vectors),
+}
 
 
 def file_rank(question: Question, hits: Sequence[Hit]) -> float:
@@ -92,10 +105,11 @@ def _hits(question: Question, hit: Hit) -> bool:
     return any(hit.path == path and hit.first <= last and first <= hit.last for path, first, last in question.functions)
 
 
-def measured(search: Searcher, located: Sequence[Question], documented: Sequence[Question]) -> dict[str, list[float]]:
-    """Each figure of each question."""
-    places = [(question, search(question)) for question in located]
-    docs = [(question, search(question)) for question in documented]
+def measured(searcher: Searcher, located: Sequence[Question], documented: Sequence[Question]) -> dict[str, list[float]]:
+    """Each figure of each question, and what a piece cost in each repository's first tree."""
+    timed = Timed(searcher)
+    places = [(question, timed(question)) for question in located]
+    docs = [(question, timed(question)) for question in documented]
     ranks = [function_rank(*each) for each in docs]
     return {
         "locate_mrr": [file_rank(*each) for each in places],
@@ -103,12 +117,41 @@ def measured(search: Searcher, located: Sequence[Question], documented: Sequence
         "doc_r10": [float(rank >= 0.1) for rank in ranks],
         "doc_mrr": ranks,
         "doc_r200": [float(within_lines(*each, _LINES)) for each in docs],
+        "piece_ms": timed.of_pieces(),
     }
 
 
-def told(search: Searcher, asked: Sequence[Question]) -> dict[str, float]:
+class Timed:
+    """A searcher, and the CPU time of its answers. A small question first: what is loaded once is not counted."""
+
+    def __init__(self, searcher: Searcher) -> None:
+        self._searcher = searcher
+        self._first: dict[str, tuple[float, int, int]] = {}
+        self._later: list[float] = []
+        searcher.find(_WARM)
+
+    def __call__(self, question: Question) -> list[Hit]:
+        taken, kept, started = self._searcher.taken(), self._searcher.kept(), time.process_time()
+        hits = self._searcher.find(question)
+        spent = time.process_time() - started
+        if question.repository in self._first:
+            self._later.append(spent)
+        else:
+            self._first[question.repository] = spent, self._searcher.taken() - taken, self._searcher.kept() - kept
+        return hits
+
+    def of_pieces(self) -> list[float]:
+        """Milliseconds a piece in each repository's first tree, less what an answer costs; none where some of a
+        tree had been paid for before."""
+        if any(kept for _, _, kept in self._first.values()):
+            return []
+        answer = statistics.median(self._later) if self._later else 0.0
+        return [1000 * (spent - answer) / taken for spent, taken, _ in self._first.values() if taken]
+
+
+def told(searcher: Searcher, asked: Sequence[Question]) -> dict[str, float]:
     """What answers cost and hold, now and in the form before, of the same pieces in the same order."""
-    found = [(question, search(question)) for question in asked if question.functions]
+    found = [(question, searcher.find(question)) for question in asked if question.functions]
     now, before = ([way(*each) for each in found] for way in (answers.now, answers.before))
     figures = {}
     for name, of in (("", now), ("_before", before)):
@@ -138,21 +181,33 @@ def questions(repositories: Sequence[str]) -> tuple[list[Question], list[Questio
 
 def ranking(options: argparse.Namespace) -> dict[str, object]:
     """Every figure of ours, and of each peer."""
+    peers = dict(made(options))
     located, documented = asked(options)
     print(f"{options.part}: {len(located)} commits, {len(documented)} docstrings; {index_version()}")
-    found = {"ours": measured(ours(), located, documented)}
-    for name in filter(None, options.peers.split(",")):
-        try:
-            found[name] = measured(PEERS[name](), located, documented)
-        except (ImportError, OSError) as error:
-            print(f"{name} cannot run here and is left out: {error}")
-    line: dict[str, object] = {"peers": {name: {} for name in found if name != "ours"}}
-    for key in found["ours"]:
-        line[key] = round(fmean(found["ours"][key]), 4)
-        for peer in found.keys() - {"ours"}:
-            line["peers"][peer][key] = round(fmean(found[peer][key]), 4)
-            print(f"{key:16} ours {compared(found['ours'][key], peer, found[peer][key])}")
+    own = measured(ours(), located, documented)
+    line: dict[str, object] = {key: _mean(values) for key, values in own.items()}
+    for name, peer in peers.items():
+        found = measured(peer, located, documented)
+        figures: dict[str, object] = {key: _mean(values) for key, values in found.items()}
+        figures["ours_ahead"] = {key: ahead(own[key], found[key]) for key in found if key != "piece_ms"}
+        for key in figures["ours_ahead"]:
+            print(f"{key:16} ours {compared(own[key], name, found[key])}")
+        print(f"{'piece_ms':16} ours {line['piece_ms']}  {name:7} {figures['piece_ms']}  {peer.told()}", flush=True)
+        line.setdefault("peers", {})[name] = figures
     return line
+
+
+def made(options: argparse.Namespace) -> Iterator[tuple[str, Searcher]]:
+    """The peers that were asked for, before anything is measured: one whose package is missing says so at once."""
+    for name in options.peers:
+        try:
+            yield name, PEERS[name](options)
+        except (ImportError, OSError) as error:
+            print(f"{name} cannot run here and is left out: {error}", flush=True)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return round(fmean(values), 4) if values else None
 
 
 def agent(options: argparse.Namespace) -> dict[str, object]:
@@ -176,10 +231,15 @@ def tasks(options: argparse.Namespace) -> Iterator[Question]:
         yield from of_clone(Path(place), revision, options.most or _OF_A_CLONE)
 
 
-def compared(ours: Sequence[float], peer: str, theirs: Sequence[float]) -> str:
+def ahead(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
+    """The mean of the differences and its interval."""
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-    low, high = interval(differences)
-    apart = f"difference {fmean(differences):+.3f} [{low:+.3f}, {high:+.3f}]"
+    return tuple(round(each, 4) for each in (fmean(differences), *interval(differences)))
+
+
+def compared(ours: Sequence[float], peer: str, theirs: Sequence[float]) -> str:
+    difference, low, high = ahead(ours, theirs)
+    apart = f"difference {difference:+.3f} [{low:+.3f}, {high:+.3f}]"
     return f"{fmean(ours):.3f}  {peer:7} {fmean(theirs):.3f}  {apart}"
 
 
@@ -188,10 +248,17 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(RUNS), help=f"of {', '.join(RUNS)}")
     parser.add_argument("--part", choices=PARTS, default="development")
     parser.add_argument("--peers", default="words,before,bm25s", help=f"of {', '.join(PEERS)}")
+    parser.add_argument("--vectors", type=Path, metavar="DIRECTORY", help="where e5's vectors are and are kept")
+    parser.add_argument("--semble-model", type=Path, metavar="DIRECTORY", help="as model2vec writes one")
     parser.add_argument("--most", type=int, help="so many questions of each set, drawn by chance; or of each clone")
     parser.add_argument("--clone", action="append", default=[], metavar="DIRECTORY@COMMIT", help="tasks of its history")
     parser.add_argument("--files", type=int, default=30_000, help="of the tree in which grep and large are timed")
     options = parser.parse_args()
+    options.peers = [name for name in options.peers.split(",") if name]
+    if unknown := [name for name in options.peers if name not in PEERS]:
+        parser.error(f"--peers: there is no {', '.join(unknown)}; there are {', '.join(PEERS)}")
+    if "e5" in options.peers and options.vectors is None:
+        parser.error("--peers e5: name a directory with --vectors; a vector costs 0.3 s of CPU and is kept there")
     line: dict[str, object] = dict.fromkeys(KEYS) | {"part": options.part, "version": index_version(), "peers": {}}
     for name in options.only.split(","):
         line |= RUNS[name](options)

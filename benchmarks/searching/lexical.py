@@ -38,6 +38,11 @@ class LexicalIndex:
         self._length = 0
         self._next = 0
 
+    @property
+    def taken(self) -> int:
+        """How many pieces were put."""
+        return self._next
+
     def put(self, path: str, text: str) -> None:
         self.drop(path)
         lines = text.removesuffix("\n").split("\n")
