@@ -13,6 +13,7 @@ from torch import Tensor
 
 from etude.engine.kv_cache import CachedSequence, PagedCache
 from etude.kernels.paged_attention import PAGE, Array, paged_attention, write_pages
+from etude.kernels.vectors import in_parallel
 
 
 class PagedAttention:
@@ -57,4 +58,10 @@ class PagedAttention:
         """The same on arrays."""
         keys, values = self.cache.keys[layer].numpy(), self.cache.values[layer].numpy()
         write_pages(new_keys, new_values, self.page_of, self.offset_of, keys, values)
-        paged_attention(queries, keys, values, self.tables, self.rows, self.lengths, scale, out)
+
+        def some(part: slice) -> None:
+            paged_attention(
+                queries[part], keys, values, self.tables, self.rows[part], self.lengths[part], scale, out[part]
+            )
+
+        in_parallel(len(queries), 1, some)

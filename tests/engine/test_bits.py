@@ -13,7 +13,9 @@ from proofs import one_of_each
 from small_models import random_decoder
 from torch.utils.checkpoint import checkpoint
 
+from etude.engine.attention import PagedAttention
 from etude.engine.config import EngineConfig
+from etude.engine.kv_cache import CachedSequence, PagedCache
 from etude.engine.torch_engine import TorchEngine
 from etude.harness.sampler import SampleRequest
 from etude.kernels.paged_attention import PAGE
@@ -218,3 +220,25 @@ def test_a_forward_that_is_recomputed_for_its_gradient_has_the_bits_too(shape):
     starts = np.cumsum([0, *lengths])
     for (_, said), start in zip(played, starts, strict=False):
         assert all(logprob == float(again[start + at - 1]) for at, (logprob, _) in said.items())
+
+
+def test_sequences_that_threads_share_have_the_same_bits():
+    cache = PagedCache(MIXTURE, 40)
+    (groups, width), heads = cache.keys.shape[2:4], 4 * cache.keys.shape[2]
+    batch = []
+    for number in range(9):
+        sequence = CachedSequence(list(range(50)))
+        cache.reserve(sequence, 20 + 9 * number)
+        sequence.computed = 20 + 8 * number
+        batch.append((sequence, number))
+    count, found, before = sum(number for _, number in batch), [], torch.get_num_threads()
+    queries, keys, values = (torch.randn(count, some, width).numpy() for some in (heads, groups, groups))
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            out = np.zeros_like(queries)
+            PagedAttention(cache, batch).run(0, queries, keys, values, 0.3, out)
+            found.append(out)
+    finally:
+        torch.set_num_threads(before)
+    assert found[0].any() and np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
