@@ -124,7 +124,7 @@ def test_a_run_goes_on_with_its_pairs_and_belongs_to_one_recipe(tmp_path: Path) 
     assert make_embedder(asked, tmp_path / "out")["identity"] == first["identity"]
     report = json.loads((tmp_path / "out" / "corpus.json").read_text())
     assert report["packages"]["two"] == {"pairs": 80, "files": {"MIT": 1}}
-    with pytest.raises(ConfigError, match="another recipe"):
+    with pytest.raises(ConfigError, match="another `seed`"):
         make_embedder(asked.model_copy(update={"seed": 1}), tmp_path / "out")
     with pytest.raises(ConfigError, match="documented functions are left"):
         make_embedder(config(tmp_path / "two", pairs_per_step=512), tmp_path / "few")

@@ -37,7 +37,8 @@ HOPELESS = replace(
 
 def pretrain(directory, out, *sets):
     given = [f'model="{MODEL}"', f'directories=["{directory}"]', "threads=1", "tokens=1500", "tokens_per_step=800"]
-    given += ["frozen=", "source.attempts=3", "sessions=9", "source.misspell=0.5", *sets]
+    given += ["frozen=", "source.attempts=3", "sessions=9", "source.misspell=0.5", "source.per_task=1"]
+    given += sets
     overrides = [part for each in given for part in ("--set", each)]
     return main(["pretrain", str(RECIPE), "--out", str(out), "--json", *overrides])
 
@@ -158,7 +159,7 @@ def test_sessions_stand_when_more_is_learned_of_them_and_not_when_another_seed_w
 
 def test_the_recipe_plays_directories_with_the_small_tools():
     start = load_recipe(RECIPE, WarmStartConfig)
-    assert start.source == HunterSource(attempts=4, per_task=1, misspell=0.15) and start.format == "bf16"
+    assert start.source == HunterSource(attempts=4, per_task=2, misspell=0.15) and start.format == "bf16"
     for sets in (["directories=", "rungs=[1]"], ["harness.toolset=agent"]):
         with pytest.raises(ConfigError, match="a hunter plays task directories"):
             load_recipe(RECIPE, WarmStartConfig, sets)
