@@ -177,7 +177,7 @@ def test_the_command_goes_on_where_it_was_stopped_and_makes_the_same(shop, tmp_p
     assert main(
         ["tasks", "generate", str(shop), "--kind", "calls", "--seed", "1", "--out", str(tmp_path / "whole")]
     ) == (Exit.BAD_INPUT)
-    assert "another seed" in capsys.readouterr().err
+    assert "another `seed`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
