@@ -195,7 +195,7 @@ def test_a_run_goes_on_and_asks_for_what_it_can_have(generated, capsys):
 
     assert list(asyncio.run(again()).kept) == said["kept"]
     assert (base / "out" / "journal.jsonl").read_bytes() == before
-    with pytest.raises(ConfigError, match="another seed"):
+    with pytest.raises(ConfigError, match="another `seed`"):
         asyncio.run(again(seed=1))
     with pytest.raises(ConfigError, match="levels: 9"):
         asyncio.run(again(levels=(9,)))
