@@ -24,18 +24,17 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 def give_back_large_arrays(model: nn.Module) -> bool:
     """Whether it was done. For the process, and for as long as it lives."""
-    if sum(parameter.numel() for parameter in model.parameters()) < TINY or sys.platform != "linux":
-        return False
-    return _set(LARGE_BYTES, LARGE_BYTES)
+    is_tiny = sum(parameter.numel() for parameter in model.parameters()) < TINY
+    return not is_tiny and _set(LARGE_BYTES, LARGE_BYTES)
 
 
 def keep_large_arrays() -> bool:
     """The heap keeps all but the largest, as glibc's own threshold would in time. Whether it was done."""
-    return sys.platform == "linux" and _set(KEPT_BYTES, 2 * KEPT_BYTES)
+    return _set(KEPT_BYTES, 2 * KEPT_BYTES)
 
 
 def _set(mapped: int, trimmed: int) -> bool:
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is None:  # musl
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, mapped)) and bool(mallopt(_M_TRIM_THRESHOLD, trimmed))

@@ -21,7 +21,7 @@ from etude.environments.backends import open_backend
 from etude.environments.base import Backend
 from etude.errors import ConfigError, EtudeError
 from etude.harness.session import SessionResult
-from etude.models.checkpoint import load_checkpoint, save_checkpoint
+from etude.models.checkpoint import load_checkpoint, save_checkpoint, shape_of
 from etude.models.state import round_to_bf16
 from etude.records import Task
 from etude.rewards.judgement import Judges
@@ -149,9 +149,8 @@ def learn(config: WarmStartConfig, documents: Sequence[Document], directory: Pat
     """The base, trained on the documents, in `directory`/model, and a line for each step in `directory`/log.jsonl. One
     that was stopped goes on; what has been learned is not learned again. Raises KeyboardInterrupt once it is saved,
     where it is asked to stop."""
-    decoder, tokenizer = load_checkpoint(config.model)
     training = MidtrainingConfig(
-        model=decoder.config,
+        model=shape_of(config.model),
         stages=(Stage(tokens=config.tokens, mixture={"sessions": 1.0}),),
         optimizer=config.optimizer,
         seed=config.seed,
@@ -163,32 +162,32 @@ def learn(config: WarmStartConfig, documents: Sequence[Document], directory: Pat
         threads=config.threads,
         checkpoint_every=25,
     )
-    told, checkpoint = directory / "learned.json", directory / "midtraining.pt"
+    told, checkpoint, model = (directory / name for name in ("learned.json", "midtraining.pt", "model"))
     directory.mkdir(parents=True, exist_ok=True)
     of = [digest(documents), files_of(config.model), training.model_dump(mode="json", exclude={"threads"})]
     known: Made = json.loads(told.read_bytes()) if told.exists() else {}
     if known.get("of") != of:
         checkpoint.unlink(missing_ok=True)
         write_whole(told, json.dumps({"of": of}).encode())
-    elif "learned" in known:
-        return known["learned"]
+    elif "learned" in known and model.exists():
+        return known["learned"] | {"model": str(model)}
+    decoder, tokenizer = load_checkpoint(config.model)
     sources = {"sessions": ShuffledSource(documents, config.seed)}
     run = pretrain(training, sources, directory, resume=checkpoint.exists(), decoder=decoder)
     if run.tokens < run.total_tokens:
         raise KeyboardInterrupt
     round_to_bf16(run.decoder)
-    save_checkpoint(run.decoder, directory / "model", tokenizer, like=config.model)
+    save_checkpoint(run.decoder, model, tokenizer, like=config.model)
     last = json.loads((directory / "log.jsonl").read_text().splitlines()[-1])
     learned = {
         "segments": len(documents),
         "steps": run.step_count,
         "tokens": run.tokens,
         "said_loss": last["said_loss"],
-        "model": str(directory / "model"),
     }
     write_whole(told, json.dumps({"of": of, "learned": learned}).encode())
     checkpoint.unlink()
-    return learned
+    return learned | {"model": str(model)}
 
 
 def files_of(model: Path, hashed: Sequence[str] = HASHED) -> Mapping[str, str]:

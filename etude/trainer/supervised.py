@@ -92,12 +92,15 @@ def backward(
         losses.total.backward()
         return losses
     weights = [sum(_weight(each, observation_weight) for each in piece) for piece in pieces]
+    weight_of_all = sum(weights)
     totals: list[Tensor] = []
     said: list[tuple[int, Tensor]] = []
     of_source: dict[str, list[tuple[int, Tensor]]] = {}
-    for piece, weight in ((piece, weight) for piece, weight in zip(pieces, weights, strict=True) if weight):
+    for piece, weight in zip(pieces, weights, strict=True):
+        if not weight:
+            continue
         losses = supervised_loss(decoder, piece, observation_weight, balance)
-        totals.append(losses.total * (weight / sum(weights)))
+        totals.append(losses.total * (weight / weight_of_all))
         totals[-1].backward()
         said.append((_count(piece), losses.next_token))
         for source, loss in losses.by_source.items():

@@ -1,6 +1,7 @@
 """The supervised start of a recipe: recorded for real, and the same whenever it is made."""
 
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -73,6 +74,9 @@ def test_a_training_that_is_stopped_goes_on_and_is_done_once(tmp_path, monkeypat
     monkeypatch.setattr(Midtraining, "step", stopping)
     assert learn(config, documents, tmp_path / "stopped") == again, "without a step"
     assert {path.name for path in (tmp_path / "stopped").iterdir()} == {"learned.json", "log.jsonl", "model"}
+    shutil.rmtree(tmp_path / "stopped/model")
+    with pytest.raises(KeyboardInterrupt):
+        learn(config, documents, tmp_path / "stopped")
     with pytest.raises(KeyboardInterrupt):
         learn(config, documents[1:], tmp_path / "stopped")
     lines = [json.loads(line) for line in (tmp_path / "stopped/log.jsonl").read_text().splitlines()]
