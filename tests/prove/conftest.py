@@ -3,5 +3,5 @@
 import sys
 from pathlib import Path
 
-for folder in ("harness", "e2e", "studio", "trainer", "../benchmarks"):
+for folder in ("harness", "engine", "e2e", "studio", "trainer", "../benchmarks"):
     sys.path.insert(0, str(Path(__file__).parents[1] / folder))
