@@ -34,6 +34,9 @@ class PagedAttention:
         for row, (sequence, _) in enumerate(batch):
             self.tables[row, : len(sequence.pages)] = sequence.pages
         self.lengths = positions + 1
+        alike = sorted(range(len(batch)), key=lambda row: batch[row][0].pages)
+        self.order = np.argsort(np.argsort(alike)[self.rows], kind="stable")
+        """The queries, those of sequences whose pages begin alike side by side: they read these pages together."""
         self.positions = torch.from_numpy(positions).to(place.device)
         self.page_of = self.tables[self.rows, positions // PAGE]
         self.offset_of = positions % PAGE
@@ -60,8 +63,9 @@ class PagedAttention:
         write_pages(new_keys, new_values, self.page_of, self.offset_of, keys, values)
 
         def some(part: slice) -> None:
+            order = self.order[part]
             paged_attention(
-                queries[part], keys, values, self.tables, self.rows[part], self.lengths[part], scale, out[part]
+                queries, keys, values, self.tables, order, self.rows[order], self.lengths[order], scale, out
             )
 
         in_parallel(len(queries), 1, some)

@@ -66,11 +66,12 @@ class _Packed(torch.autograd.Function):
         pages = Pages(lengths)
         keys, values = pages.fill(k_NGC, turned=True), pages.fill(v_NGV, turned=False)
         rows = np.repeat(np.arange(len(lengths)), lengths)
-        seen = np.arange(len(rows)) - pages.starts[rows] + 1
+        every = np.arange(len(rows))
+        seen = every - pages.starts[rows] + 1
         q, out = q_NHC.contiguous().numpy(), torch.empty((*q_NHC.shape[:2], v_NGV.shape[2]))
 
         def some(part: slice) -> None:
-            paged_attention(q[part], keys, values, pages.tables, rows[part], seen[part], scale, out[part].numpy())
+            paged_attention(q, keys, values, pages.tables, every[part], rows[part], seen[part], scale, out.numpy())
 
         in_parallel(len(rows), 128, some)
         ctx.save_for_backward(q_NHC, k_NGC, v_NGV, out)
@@ -109,6 +110,7 @@ def packed_backward(
     of_group = heads // groups
     many = max(1, BLOCK // of_group)
     rows = many * of_group
+    every = np.arange(len(queries))
     tile_q, tile_g = np.zeros((rows, dk.shape[2]), np.float32), np.zeros((rows, dv.shape[2]), np.float32)
     weights = np.empty((rows, tables.shape[1] * PAGE), np.float32)
     slopes, tile_dq = np.empty_like(weights), np.empty_like(tile_q)
@@ -117,14 +119,14 @@ def packed_backward(
             some = min(many, starts[s + 1] - n)
             longest = n + some - starts[s]
             for g in range(groups):
-                gather(queries, n, some, g * of_group, of_group, np.float32(scale), tile_q)
-                gather(grads, n, some, g * of_group, of_group, np.float32(1.0), tile_g)
+                gather(queries, every, n, some, g * of_group, of_group, np.float32(scale), tile_q)
+                gather(grads, every, n, some, g * of_group, of_group, np.float32(1.0), tile_g)
                 slopes_of(
                     tile_q, tile_g, turned_keys, turned_values, tables[s], g, n - starts[s], some, of_group,
                     deltas[n : n + some, g * of_group : (g + 1) * of_group], weights, slopes,
                 )  # fmt: skip
-                for r in range(0, some * of_group, ROWS):
-                    page_sums(slopes, r, min(ROWS, some * of_group - r), keys, tables[s], g, longest, tile_dq)
+                for p in range((longest + PAGE - 1) // PAGE):
+                    page_sums(slopes, 0, some * of_group, keys, tables[s], p, g, longest, tile_dq)
                 for r in range(some * of_group):
                     for c in range(width):
                         dq[n + r // of_group, g * of_group + r % of_group, c] = tile_dq[r, c] * np.float32(scale)
@@ -138,11 +140,9 @@ def slopes_of(
 ):  # fmt: skip
     """The softmax's weights, of `count` queries after `before` others, and the gradients of what is under it."""
     rows, longest = count * of_group, before + count
-    pages = (longest + PAGE - 1) // PAGE
-    for r in range(0, rows, ROWS):
-        tall = min(ROWS, rows - r)
-        page_scores(tile_q, r, tall, turned_keys, table, g, pages, weights)
-        page_scores(tile_g, r, tall, turned_values, table, g, pages, slopes)
+    for p in range((longest + PAGE - 1) // PAGE):
+        page_scores(tile_q, 0, rows, turned_keys, table, p, g, weights)
+        page_scores(tile_g, 0, rows, turned_values, table, p, g, slopes)
     for r in range(rows):
         share = np.float32(1.0) / soften(weights, r, before + r // of_group + 1, longest)
         delta = deltas[r // of_group, r % of_group]
@@ -158,5 +158,5 @@ def to_tokens(weights, tile, out, start, g, length, rows):
     for t in range(0, length, ROWS):
         wide(
             weights, t, 1, weights.shape[1], tile, 0, width, out, ((start + t) * groups + g) * width, groups * width,
-            rows, min(ROWS, length - t), width // LANES, True,
+            rows, min(ROWS, length - t), width // LANES, True, 0,
         )  # fmt: skip

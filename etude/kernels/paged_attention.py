@@ -36,6 +36,8 @@ Array = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 PAGE = 32
 """Tokens of a page; a constant, so that the compiler knows it."""
+BLOCK = 144
+"""Most rows, each a head of a query, that read a page together: what their scores take should stay in a cache."""
 
 
 def value_width(width: int) -> int:
@@ -44,37 +46,40 @@ def value_width(width: int) -> int:
 
 
 @part
-def wide(x, x_at, x_row, x_step, w, w_at, w_step, out, out_at, out_row, depth, rows, vectors, onto):
-    """`multiply`, but of any number of vectors."""
-    for v in range(0, vectors, VECTORS):
-        multiply(
-            x, x_at, x_row, x_step, w, w_at + v * LANES, w_step, out, out_at + v * LANES, out_row, depth, rows,
-            min(VECTORS, vectors - v), onto,
-        )  # fmt: skip
+def wide(x, x_at, x_row, x_step, w, w_at, w_step, out, out_at, out_row, depth, rows, vectors, onto, ahead):
+    """`multiply`, but of any number of rows and vectors."""
+    for r in range(0, rows, ROWS):
+        for v in range(0, vectors, VECTORS):
+            multiply(
+                x, x_at + r * x_row, x_row, x_step, w, w_at + v * LANES, w_step, out, out_at + r * out_row + v * LANES,
+                out_row, depth, min(ROWS, rows - r), min(VECTORS, vectors - v), onto, ahead,
+            )  # fmt: skip
 
 
 @part
-def page_scores(queries, first, rows, keys, table, g, pages, scores):
-    """scores[r, t] = queries[r] · key t for `rows` rows from the `first`, over whole pages: what lies beyond the last
-    token is of no use, and harmless.
+def page_scores(queries, first, rows, keys, table, p, g, scores):
+    """scores[r, t] = queries[r] · key t for `rows` rows from the `first` and all tokens of the table's page p: what
+    lies beyond the last token is of no use, and harmless.
     """
-    groups, width, at = keys.shape[1], keys.shape[2], first * scores.shape[1]
-    for p in range(pages):
-        wide(
-            queries, first * queries.shape[1], queries.shape[1], 1, keys, (table[p] * groups + g) * width * PAGE, PAGE,
-            scores, at + p * PAGE, scores.shape[1], width, rows, PAGE // LANES, False,
-        )  # fmt: skip
+    size, across = keys.shape[2] * PAGE, scores.shape[1]
+    wide(
+        queries, first * queries.shape[1], queries.shape[1], 1, keys, (table[p] * keys.shape[1] + g) * size, PAGE,
+        scores, first * across + p * PAGE, across, keys.shape[2], rows, PAGE // LANES, False,
+        (table[min(p + 1, len(table) - 1)] - table[p]) * keys.shape[1] * size,
+    )  # fmt: skip
 
 
 @part
-def page_sums(weights, first, rows, values, table, g, length, sums):
-    """sums[r] = sum over tokens t < length of weights[r, t] * value t, for `rows` rows from the `first`."""
-    groups, width, at = values.shape[2], values.shape[3], first * weights.shape[1]
-    for p in range((length + PAGE - 1) // PAGE):
-        wide(
-            weights, at + p * PAGE, weights.shape[1], 1, values, (table[p] * PAGE * groups + g) * width, groups * width,
-            sums, first * width, width, min(PAGE, length - p * PAGE), rows, width // LANES, p > 0,
-        )  # fmt: skip
+def page_sums(weights, first, rows, values, table, p, g, length, sums):
+    """sums[r] += sum over tokens t < length of page p of weights[r, t] * value t, for `rows` rows from the `first`;
+    page 0 sets them.
+    """
+    across, token, width = weights.shape[1], values.shape[2] * values.shape[3], values.shape[3]
+    wide(
+        weights, first * across + p * PAGE, across, 1, values, table[p] * PAGE * token + g * width, token,
+        sums, first * width, width, min(PAGE, length - p * PAGE), rows, width // LANES, p > 0,
+        (table[min(p + 1, len(table) - 1)] - table[p]) * PAGE * token,
+    )  # fmt: skip
 
 
 @part
@@ -99,49 +104,96 @@ def soften(scores, row, length, end):
 
 
 @part
-def gather(queries, n, count, first, heads, scale, tile):
-    """tile[i * heads + a] = queries[n + i, first + a] * scale."""
+def gather(queries, order, n, count, first, heads, scale, tile):
+    """tile[i * heads + a] = queries[order[n + i], first + a] * scale."""
     for i in range(count):
         for a in range(heads):
             for c in range(queries.shape[2]):
-                tile[i * heads + a, c] = queries[n + i, first + a, c] * scale
+                tile[i * heads + a, c] = queries[order[n + i], first + a, c] * scale
+
+
+@part
+def follows(rows, lengths, i):
+    """Whether query i is of a later position of the sequence of the one before."""
+    return rows[i] == rows[i - 1] and lengths[i] > lengths[i - 1]
+
+
+@part
+def shared_pages(tables, rows, lengths, i):
+    """How many leading pages queries i - 1 and i read together: all, of one sequence; of two tables, those that are
+    equal and full for both.
+    """
+    if follows(rows, lengths, i):
+        return tables.shape[1]
+    full = min(lengths[i - 1], lengths[i]) // PAGE
+    p = 0
+    while p < full and tables[rows[i - 1], p] == tables[rows[i], p]:
+        p += 1
+    return p
+
+
+@part
+def readers(shared, i, count, p):
+    """How many queries from i, the first to read page p, read it together."""
+    j = i + 1
+    while j < count and shared[j] > p:
+        j += 1
+    return j - i
 
 
 @kernel
 def paged_attention(
-    queries: Array, keys: Array, values: Array, tables: Ints, rows: Ints, lengths: Ints, scale: float, out: Array
-) -> None:
-    """out[n, h] = softmax(scale * q[n, h] · K) V over the first `lengths[n]` tokens of the pages `tables[rows[n]]`.
+    queries: Array, keys: Array, values: Array, tables: Ints, order: Ints, rows: Ints, lengths: Ints, scale: float,
+    out: Array,
+) -> None:  # fmt: skip
+    """out[n, h] = softmax(scale * q[n, h] · K) V over the first `lengths[i]` tokens of the pages `tables[rows[i]]`, for
+    every n = order[i].
 
-    queries [N, H, C]; out [N, H, <= V]; tables [sequences, most pages]; rows, lengths [N], all lengths >= 1. Queries
-    of one sequence that follow each other, in the order of their positions, share the loads of its keys.
+    queries [N, H, C]; out [N, H, <= V]; tables [sequences, most pages]; order, rows, lengths: of the queries that are
+    to attend, all lengths >= 1. Those that follow each other read the leading pages that they share together: queries
+    of one sequence, in the order of its positions, and of sequences whose tables begin alike. A decoded token does
+    little with a key, so that reading it is most of the time.
     """
-    count, heads, width = queries.shape
+    heads, width = queries.shape[1:]
     groups = keys.shape[1]
     of_group = heads // groups
-    together = max(1, ROWS // of_group)
-    tile, totals = np.empty((ROWS, width), np.float32), np.empty(ROWS, np.float32)
-    scores = np.empty((ROWS, tables.shape[1] * PAGE), np.float32)
-    sums = np.empty((ROWS, values.shape[3]), np.float32)
+    together = max(1, BLOCK // heads)
+    tile, totals = np.empty((together * heads, width), np.float32), np.empty(together * heads, np.float32)
+    scores = np.empty((together * heads, tables.shape[1] * PAGE), np.float32)
+    sums = np.empty((together * heads, values.shape[3]), np.float32)
+    shared, ends = np.zeros(together, np.int64), np.empty(together, np.int64)
     n = 0
-    while n < count:
-        m = n + 1
-        while m < min(n + together, count) and rows[m] == rows[n] and lengths[m] > lengths[m - 1]:
-            m += 1
-        longest, table = lengths[m - 1], tables[rows[n]]
+    while n < len(order):
+        count = 1
+        while count < together and n + count < len(order):
+            shared[count] = shared_pages(tables, rows, lengths, n + count)
+            if shared[count] == 0:
+                break
+            count += 1
+        for i in range(count - 1, -1, -1):  # where the last query of its sequence ends
+            goes_on = i + 1 < count and follows(rows, lengths, n + i + 1)
+            ends[i] = ends[i + 1] if goes_on else lengths[n + i]
+        tall = count * of_group  # rows of a group
         for g in range(groups):
-            for first in range(0, of_group, ROWS):
-                some = min(ROWS, of_group - first)
-                head, tall = g * of_group + first, (m - n) * some
-                gather(queries, n, m - n, head, some, np.float32(scale), tile)
-                page_scores(tile, 0, tall, keys, table, g, (longest + PAGE - 1) // PAGE, scores)
-                for r in range(tall):
-                    totals[r] = soften(scores, r, lengths[n + r // some], longest)
-                page_sums(scores, 0, tall, values, table, g, longest, sums)
-                for r in range(tall):
-                    for c in range(out.shape[2]):
-                        out[n + r // some, head + r % some, c] = sums[r, c] / totals[r]
-        n = m
+            gather(queries, order, n, count, g * of_group, of_group, np.float32(scale), tile[g * tall :])
+        for i in range(count):
+            for p in range(shared[i], (ends[i] + PAGE - 1) // PAGE):
+                some, table = readers(shared, i, count, p) * of_group, tables[rows[n + i]]
+                for g in range(groups):
+                    page_scores(tile, g * tall + i * of_group, some, keys, table, p, g, scores)
+        for r in range(groups * tall):
+            i = r % tall // of_group
+            totals[r] = soften(scores, r, lengths[n + i], ends[i])
+        for i in range(count):
+            for p in range(shared[i], (ends[i] + PAGE - 1) // PAGE):
+                some, table = readers(shared, i, count, p) * of_group, tables[rows[n + i]]
+                for g in range(groups):
+                    page_sums(scores, g * tall + i * of_group, some, values, table, p, g, ends[i], sums)
+        for r in range(groups * tall):
+            head = r // tall * of_group + r % of_group
+            for c in range(out.shape[2]):
+                out[order[n + r % tall // of_group], head, c] = sums[r, c] / totals[r]
+        n += count
 
 
 @kernel

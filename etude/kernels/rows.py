@@ -64,13 +64,13 @@ def times_panels(x, x_at, x_row, rows, panels, b, depth, aside, out, out_at, out
                 tall, from_x = min(ROWS, rows - r), x_at + r * x_row + k
                 if columns % LANES:
                     to = (DEPTH + r) * PANEL
-                    multiply(x, from_x, x_row, 1, panels, at, PANEL, aside, to, PANEL, some, tall, vectors, k > 0)
+                    multiply(x, from_x, x_row, 1, panels, at, PANEL, aside, to, PANEL, some, tall, vectors, k > 0, 0)
                 elif direct:
                     to = out_at + r * out_row + p * PANEL
-                    multiply(x, from_x, x_row, 1, panels, at, PANEL, out, to, out_row, some, tall, vectors, k > 0)
+                    multiply(x, from_x, x_row, 1, panels, at, PANEL, out, to, out_row, some, tall, vectors, k > 0, 0)
                 else:
                     to = out_at + r * out_row + p * PANEL
-                    multiply(x, from_x, x_row, 1, aside, 0, PANEL, out, to, out_row, some, tall, vectors, k > 0)
+                    multiply(x, from_x, x_row, 1, aside, 0, PANEL, out, to, out_row, some, tall, vectors, k > 0, 0)
         if columns % LANES:
             flat = out.reshape(-1)
             for r in range(rows):

@@ -66,6 +66,14 @@ def _store(builder: Any, value: Any, data: Any, at: Any) -> None:
     builder.store(value, builder.bitcast(builder.gep(data, [at]), _FLOATS.as_pointer()), align=4)
 
 
+def _fetch(builder: Any, place: Any) -> Any:
+    """Ask for what is at a place to be brought into the nearest cache, to be read soon."""
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, _INT, _INT, _INT])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    return builder.call(function, [builder.bitcast(place, byte), _INT(0), _INT(3), _INT(1)])
+
+
 def _splat(builder: Any, value: Any) -> Any:
     one = builder.insert_element(ir.Constant(_FLOATS, ir.Undefined), value, _INT(0))
     return builder.shuffle_vector(one, ir.Constant(_FLOATS, ir.Undefined), ir.Constant(_INTS, [0] * LANES))
@@ -183,21 +191,22 @@ highest = _lanewise(
 @_instruction
 def multiply(
     typingctx: Any, x: Any, x_at: Any, x_row: Any, x_step: Any, w: Any, w_at: Any, w_step: Any, out: Any, out_at: Any,
-    out_row: Any, depth: Any, rows: Any, vectors: Any, onto: Any
+    out_row: Any, depth: Any, rows: Any, vectors: Any, onto: Any, ahead: Any
 ) -> Any:  # fmt: skip
     """out[r, :] = sum over k < depth, in order, of x[r, k] * w[k, :], added `onto` what is there or not.
 
     One tile: rows <= ROWS, and columns of vectors <= VECTORS. w holds floats, or the bits of bf16. x[r, k] is at
-    x_at + r * x_row + k * x_step, w[k, c] at w_at + k * w_step + c, out[r, c] at out_at + r * out_row + c.
+    x_at + r * x_row + k * x_step, w[k, c] at w_at + k * w_step + c, out[r, c] at out_at + r * out_row + c. What lies
+    `ahead` of each w[k, c] is fetched meanwhile; 0 if what comes next is near, for memory guesses that by itself.
     """
     at = types.intp
-    kinds = types.void(x, at, at, at, w, at, at, out, at, at, at, at, at, types.boolean)
+    kinds = types.void(x, at, at, at, w, at, at, out, at, at, at, at, at, types.boolean, at)
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         x, w, out = (builder.gep(_data(context, builder, signature.args[i], args[i]), [args[i + 1]]) for i in (0, 4, 7))
         x_row, x_step, w_step, out_row, depth, rows, vectors = (args[i] for i in (2, 3, 6, 9, 10, 11, 12))
         onto = builder.icmp_unsigned("!=", args[13], args[13].type(0))
-        given = (x, x_row, x_step, w, w_step, out, out_row, depth, onto)
+        given = (x, x_row, x_step, w, w_step, out, out_row, depth, onto, args[14])
         halves = signature.args[4].dtype == types.uint16
         end = builder.append_basic_block("tile.end")
         switch = builder.switch(builder.add(builder.mul(rows, rows.type(VECTORS + 1)), vectors), end)
@@ -221,12 +230,12 @@ def _tile(module: Any, rows: int, vectors: int, halves: bool) -> Any:
     weights, widened = (_HALF.as_pointer(), _load_halves) if halves else (floats, _load)
     if name in module.globals:
         return module.globals[name]
-    takes = [floats, whole, whole, weights, whole, floats, whole, whole, ir.IntType(1)]
+    takes = [floats, whole, whole, weights, whole, floats, whole, whole, ir.IntType(1), whole]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), takes), name)
     function.linkage = "linkonce_odr"
     function.attributes.add("noinline")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    x, x_row, x_step, w, w_step, out, out_row, depth, onto = function.args
+    x, x_row, x_step, w, w_step, out, out_row, depth, onto, ahead = function.args
     x_rows = [builder.gep(x, [builder.mul(x_row, whole(r))]) for r in range(rows)]
     places = [
         (builder.gep(out, [builder.mul(out_row, whole(r))]), whole(v * LANES))
@@ -238,6 +247,8 @@ def _tile(module: Any, rows: int, vectors: int, halves: bool) -> Any:
         builder.store(builder.select(onto, _load(builder, *place), _all(0.0)), held)
     with cgutils.for_range(builder, depth) as loop:
         row = builder.gep(w, [builder.mul(loop.index, w_step)])
+        for v in range(vectors):
+            _fetch(builder, builder.gep(row, [builder.add(ahead, whole(v * LANES))]))
         columns = [widened(builder, row, whole(v * LANES)) for v in range(vectors)]
         step = builder.mul(loop.index, x_step)
         for r, x_row_r in enumerate(x_rows):

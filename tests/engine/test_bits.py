@@ -242,3 +242,34 @@ def test_sequences_that_threads_share_have_the_same_bits():
     finally:
         torch.set_num_threads(before)
     assert found[0].any() and np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
+
+
+def test_sequences_that_share_pages_read_them_together_and_get_the_bits_of_each_alone():
+    cache, tokens, before = PagedCache(MIXTURE, 60), random.Random(4), torch.get_num_threads()
+    for stored in (cache.keys, cache.values):
+        stored.normal_(generator=torch.Generator().manual_seed(4))
+    prompts, batch = [[tokens.randrange(200) for _ in range(length)] for length in (150, 70)], []
+    for number in range(8):  # in turns from one family and the other
+        prompt = prompts[number % 2]
+        sequence = CachedSequence([*prompt, *(tokens.randrange(200) for _ in range(10 * number + 5))])
+        assert cache.adopt_prefix(sequence, 0) == len(prompt) // PAGE * PAGE * (number > 1)
+        cache.reserve(sequence, len(sequence.token_ids))
+        sequence.computed = len(sequence.token_ids) - 1 - number % 3
+        cache.share_full_pages(sequence)
+        batch.append((sequence, 1 + number % 3))
+    (groups, width), count = cache.keys.shape[2:4], sum(count for _, count in batch)
+    queries, keys, values = (torch.randn(count, some, width).numpy() for some in (4 * groups, groups, groups))
+    alone, start = np.zeros_like(queries), 0
+    for pair in batch:
+        own = slice(start, start + pair[1])
+        PagedAttention(cache, [pair]).run(0, queries[own], keys[own], values[own], 0.3, alone[own])
+        start = own.stop
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            out, together = np.zeros_like(queries), PagedAttention(cache, batch)
+            together.run(0, queries, keys, values, 0.3, out)
+            assert np.array_equal(out, alone)
+    finally:
+        torch.set_num_threads(before)
+    assert abs(np.diff(together.rows[together.order] % 2)).sum() == 1, "families are not side by side"

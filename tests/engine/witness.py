@@ -77,5 +77,6 @@ class GrowingAttention:
         out = torch.empty((*q_NHC.shape[:2], v.shape[2]))
         rows = np.zeros(len(seen), np.int64)
         filled = pages.fill(k, turned=True), pages.fill(v, turned=False)
-        paged_attention(q_NHC.contiguous().numpy(), *filled, pages.tables, rows, seen, scale, out.numpy())
+        every = np.arange(len(seen))
+        paged_attention(q_NHC.contiguous().numpy(), *filled, pages.tables, every, rows, seen, scale, out.numpy())
         return out

@@ -20,16 +20,64 @@ def test_equals_softmax_attention_and_does_not_depend_on_the_batch(heads, groups
     lengths = rng.integers(1, 6 * PAGE, batch)
     tables = np.stack([rng.permutation(pages)[:6] for _ in range(batch)])
     out = np.empty_like(queries)
-    paged_attention(queries, turned, padded, tables, np.arange(batch), lengths, width**-0.5, out)
+    every = np.arange(batch)
+    paged_attention(queries, turned, padded, tables, every, every, lengths, width**-0.5, out)
     for b in range(batch):
         k, v = (torch.from_numpy(x[tables[b]]).flatten(0, 1)[: lengths[b]].transpose(0, 1) for x in (keys, values))
         q = torch.from_numpy(queries[b]).view(groups, heads // groups, width)
         expected = torch.softmax(q @ k.transpose(1, 2) / width**0.5, -1) @ v
         np.testing.assert_allclose(out[b], expected.reshape(heads, width), atol=2e-6)
         alone = np.empty_like(queries[:1])
-        alone_at = np.asarray([b]), lengths[b : b + 1]
+        alone_at = every[:1], np.asarray([b]), lengths[b : b + 1]
         paged_attention(queries[b : b + 1], turned, padded, tables, *alone_at, width**-0.5, alone)
         assert (alone[0] == out[b]).all()
+
+
+def families(rng, page_count):
+    """Tables [S, 7] of which some begin alike, to different depths, and queries on them: decoded ones, chunks, and
+    lengths inside pages that others share; in the order of the tables. Returns tables, rows, lengths.
+    """
+    free = rng.permutation(page_count)
+    tables = [free[:7]]
+    while len(free) >= 14 and len(tables) < 9:
+        free, parent = free[7:], tables[rng.integers(len(tables))]
+        depth = rng.integers(0, 8)
+        tables.append(np.concatenate([parent[:depth], free[: 7 - depth]]))
+    tables = np.stack(sorted(tables, key=list))
+    rows, lengths = [], []
+    for row in range(len(tables)):
+        chunk = int(rng.choice([1, 1, 2, 5, 40]))
+        end = int(rng.integers(chunk, 7 * PAGE + 1))
+        rows += [row] * chunk
+        lengths += range(end - chunk + 1, end + 1)
+    return tables, np.asarray(rows), np.asarray(lengths)
+
+
+@pytest.mark.parametrize(
+    ("heads", "groups", "width", "value"), [(9, 3, 64, 64), (4, 4, 16, 16), (16, 1, 72, 64), (150, 1, 24, 16)]
+)
+def test_what_queries_read_together_has_the_bits_of_each_alone(heads, groups, width, value):
+    """Also where the order is not that of the tables, so that the neighbours are others; the last case has more heads
+    than go together.
+    """
+    rng = np.random.default_rng(heads)
+    together = 0
+    for _ in range(4):
+        tables, rows, lengths = families(rng, 64)
+        together += int((tables[1:, 0] == tables[:-1, 0]).sum())
+        queries = rng.normal(size=(len(rows), heads, width)).astype(np.float32)
+        keys = rng.normal(size=(64, groups, width, PAGE)).astype(np.float32)
+        values = rng.normal(size=(64, PAGE, groups, value_width(value))).astype(np.float32)
+        alone = np.full((len(rows), heads, value), np.nan, np.float32)
+        for n in range(len(rows)):
+            one = np.asarray([n])
+            paged_attention(queries, keys, values, tables, one, rows[one], lengths[one], width**-0.5, alone)
+        assert np.isfinite(alone).all()
+        for order in (np.arange(len(rows)), rng.permutation(len(rows))):
+            out = np.full_like(alone, np.nan)
+            paged_attention(queries, keys, values, tables, order, rows[order], lengths[order], width**-0.5, out)
+            assert np.array_equal(out, alone)
+    assert together > 4
 
 
 @pytest.mark.parametrize(("heads", "groups", "width"), [(4, 2, 32), (6, 1, 8), (8, 1, 36), (3, 3, 80)])
