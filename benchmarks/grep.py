@@ -1,14 +1,16 @@
-"""How long the agent's grep takes where its index is warm, beside itself without one, GNU grep and ripgrep.
+"""How long the agent's grep takes where its index is warm, beside itself without one, GNU grep, ripgrep and glep.
 
-    python benchmarks/grep.py [--files 30000] [--rounds 15] [--at DIRECTORY]
+    python benchmarks/grep.py [--files 30000] [--also DIRECTORY] [--rounds 15] [--at DIRECTORY]
 
-In a tree of Python's library and the packages beside it, one after the other in each round, so that all meet the same
-noise: `indexed`, the tool with its index; `whole`, the tool without, which is the same searcher over the files that git
-lists; `grep`, GNU grep -rnIP; `rg`, ripgrep with its own walk (left out where it is not installed). Each is a whole
-call as a session makes it, in the sandbox; medians are told, and of `indexed` the 95th of a hundred too. After every
-round a file is changed, as a session does. `grep_mismatches` counts answers of `indexed` that are not those of `whole`.
-The index is built before, and the first grep, which looks at all files once, stands as `grep_first_ms`. With `--at` the
-tree and its index are kept there for the next run. The last line is one JSON object.
+In a tree of Python's library and the packages beside it, and of the files below each --also, one after the other in
+each round, so that all meet the same noise: `indexed`, the tool with its index; `whole`, the tool without, which is the
+same searcher over the files that git lists; `grep`, GNU grep -rnIP; `rg`, ripgrep with its own walk; `glep` (PyPI),
+ripgrep's searcher behind an index of its own, which looks for changed files at each call as it does by default. The
+last two are left out where the sandbox has no such program, as of one that lies in /tmp. Each is a whole call as a
+session makes it, in the sandbox; medians are told, and of `indexed` the 95th of a hundred too. After every round a file
+is changed, as a session does. `grep_mismatches` counts answers of `indexed` that are not those of `whole`. Both indexes
+are built before, and the first grep, which looks at all files once, stands as `grep_first_ms`. With `--at` the tree and
+the indexes are kept there for the next run. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -18,14 +20,13 @@ import asyncio
 import json
 import os
 import shlex
-import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from searching.trees import source_tree
+from searching.trees import directory, source_tree
 
 from etude.environments.base import Sandbox
 from etude.environments.local import WorkspaceConfig, open_workspace
@@ -46,6 +47,9 @@ PATTERNS = {
     "unselective": (r"\d{7}", "[A-Z]{12}", "x.y", "=="),
 }
 _SHOWN = 400_000
+_BUILD_S = 600.0
+_GREP = "-rnIP --exclude-dir=.git --exclude-dir=.glep"
+"""The others leave out .glep as well, where glep keeps its index."""
 Way = Callable[[str], Awaitable[str]]
 
 
@@ -58,21 +62,33 @@ async def asked(sandbox: Sandbox, pattern: str, indexed: Indexed) -> str:
     return await GREP.run(sandbox, ToolConfig(), {"pattern": pattern})
 
 
-async def printed(sandbox: Sandbox, command: str) -> str:
-    done = await sandbox.exec(command, timeout_s=120, max_output_bytes=_SHOWN)
-    return done.output.decode("utf-8", "replace")
+async def printed(sandbox: Sandbox, command: str, timeout_s: float = 120) -> str:
+    """Nothing found is no error; anything else would be timed as if it had searched."""
+    done = await sandbox.exec(command, timeout_s=timeout_s, max_output_bytes=_SHOWN)
+    output = done.output.decode("utf-8", "replace")
+    if done.timed_out or done.exit_code > 1:
+        ended = f"did not end in {timeout_s:g} s" if done.timed_out else f"ended with {done.exit_code}"
+        raise RuntimeError(f"{command} {ended}: {output[-500:]}")
+    return output
 
 
-def ways(sandbox: Sandbox, warm: Indexed) -> dict[str, Way]:
+async def has(sandbox: Sandbox, program: str) -> bool:
+    return (await sandbox.exec(f"command -v {program}", timeout_s=60)).exit_code == 0
+
+
+async def ways(sandbox: Sandbox, warm: Indexed) -> dict[str, Way]:
     """By name, how a pattern may be searched for."""
     cold = Indexed()
     found: dict[str, Way] = {
         "indexed": lambda pattern: asked(sandbox, pattern, warm),
         "whole": lambda pattern: asked(sandbox, pattern, cold),
-        "grep": lambda pattern: printed(sandbox, f"grep -rnIP --exclude-dir=.git -e {shlex.quote(pattern)} ."),
+        "grep": lambda pattern: printed(sandbox, f"grep {_GREP} -e {shlex.quote(pattern)} ."),
     }
-    if shutil.which("rg"):
+    if await has(sandbox, "rg"):
         found["rg"] = lambda pattern: printed(sandbox, f"rg --no-config -n -e {shlex.quote(pattern)}")
+    if await has(sandbox, "glep"):
+        await printed(sandbox, "glep index", _BUILD_S)
+        found["glep"] = lambda pattern: printed(sandbox, f"glep -n -e {shlex.quote(pattern)}")
     return found
 
 
@@ -80,7 +96,7 @@ async def measured(root: Path, rounds: int) -> dict[str, object]:
     sandbox = await open_workspace(root, WorkspaceConfig())
     try:
         warm = keep_on_disk(sandbox, root)
-        every = ways(sandbox, warm)
+        every = await ways(sandbox, warm)
         begun = time.perf_counter()
         await every["indexed"]("HTTPSConnectionPool")
         first_ms = 1000 * (time.perf_counter() - begun)
@@ -120,13 +136,11 @@ def told(times: dict[tuple[str, str, str], list[float]], names: list[str]) -> di
     return line
 
 
-def in_tree(files: int, rounds: int = 15, kept_at: Path | None = None) -> dict[str, object]:
+def in_tree(files: int, rounds: int = 15, kept_at: Path | None = None, also: Sequence[Path] = ()) -> dict[str, object]:
     """All figures, of a tree of so many files; with `kept_at` it stays there for the next time."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
         at = kept_at or Path(place)
-        root = at / f"tree-{files}"
-        if not root.exists():
-            source_tree(root, files)
+        root = source_tree(at, files, also)
         os.environ["XDG_CACHE_HOME"] = str(at / "cache")
         begun = time.process_time()
         built = build(root, open_store())
@@ -139,9 +153,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--files", type=int, default=30_000)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--also", type=directory, action="append", default=[], metavar="DIRECTORY")
     parser.add_argument("--at", type=Path)
     options = parser.parse_args()
-    print(json.dumps(in_tree(options.files, options.rounds, options.at)))
+    print(json.dumps(in_tree(options.files, options.rounds, options.at, options.also)))
 
 
 if __name__ == "__main__":

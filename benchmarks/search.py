@@ -15,8 +15,8 @@ taken in from nothing, and null where that had been paid for before: e5's vector
 function is named, with its lines or in the outline, and `shown` of those that show its lines: a piece in the outline
 costs a look at the file before it is read. **agent**: a scripted agent with the search and without
 (searching/seeking.py), of mined tasks and of those of a clone that --clone names. **grep** and **large** are
-benchmarks/grep.py and large_tree.py in a tree of --files. Keys of parts that were not asked for are null; so is
-`pub_ndcg`, and docs/search.md says why. The last line is one JSON object.
+benchmarks/grep.py and large_tree.py in a tree of --files, which the files below each --also join. Keys of parts that
+were not asked for are null; so is `pub_ndcg`, and docs/search.md says why. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from searching.peers import PIECES, Searcher, before, bm25s, e5, indexable
 from searching.seeking import WAYS, sought
 from searching.semble_peer import semble
 from searching.sets import PARTS, Question, doc, locate, of_clone, unpacked
+from searching.trees import directory
 
 from etude.search import Hit, Index, Store, index_version
 from etude.search.ranking import WEIGHTS, Weights
@@ -253,6 +254,9 @@ def main() -> None:
     parser.add_argument("--most", type=int, help="so many questions of each set, drawn by chance; or of each clone")
     parser.add_argument("--clone", action="append", default=[], metavar="DIRECTORY@COMMIT", help="tasks of its history")
     parser.add_argument("--files", type=int, default=30_000, help="of the tree in which grep and large are timed")
+    parser.add_argument(
+        "--also", type=directory, action="append", default=[], metavar="DIRECTORY", help="its files too"
+    )
     options = parser.parse_args()
     options.peers = [name for name in options.peers.split(",") if name]
     if unknown := [name for name in options.peers if name not in PEERS]:
@@ -280,8 +284,8 @@ RUNS = {
     "ranking": ranking,
     "answers": lambda options: told(ours(), [each for some in asked(options) for each in some]),
     "agent": agent,
-    "grep": lambda options: grep.in_tree(options.files),
-    "large": lambda options: large_tree.in_tree(options.files),
+    "grep": lambda options: grep.in_tree(options.files, also=options.also),
+    "large": lambda options: large_tree.in_tree(options.files, also=options.also),
 }
 KEYS = (
     "locate_mrr", "locate_fn_hit10", "doc_r10", "doc_mrr", "pub_ndcg", "first_query_ms", "query_ms_p50",
