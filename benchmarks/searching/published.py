@@ -8,8 +8,8 @@ neither is in this tree. A directory holds them:
 
 A right place is a file or a span of its lines; those that semble calls secondary count as the others do. A place is
 found at the rank of the first piece that shares a line with it. So a piece of a file that was found before takes a
-rank and gains nothing, and one rank gains once, whatever it finds. `ndcg_files` counts ranks in files instead: of the
-same ten pieces, each file once.
+rank and gains nothing, and one rank gains once, whatever it finds. Ten pieces count. `ndcg_files` counts ranks in files
+instead, each once, of all pieces that a search gives: ten files count.
 """
 
 from __future__ import annotations
@@ -90,11 +90,10 @@ def scored(searcher: Searcher, asked: Published) -> Scores:
 
 
 def ndcg(question: Question, hits: Sequence[Hit], files: bool = False) -> float:
-    """What the first ten pieces gain, as a share of what the best order of the right places would."""
-    best = hits[:MOST]
-    firsts = (_first(place, best) for place in question.functions)
-    ranks = {len({hit.path for hit in best[:at]}) if files else at for at in firsts if at is not None}
-    return _gain(ranks) / _gain(range(1, min(len(question.functions), MOST) + 1))
+    """What the first ten pieces or files gain, as a share of what the best order of the right places would."""
+    firsts = (_first(place, hits) for place in question.functions)
+    ranks = {len({hit.path for hit in hits[:at]}) if files else at for at in firsts if at is not None}
+    return _gain(ranks) / _gain(range(1, len(question.functions) + 1))
 
 
 def _first(place: Span, hits: Sequence[Hit]) -> int | None:
@@ -105,4 +104,4 @@ def _first(place: Span, hits: Sequence[Hit]) -> int | None:
 
 
 def _gain(ranks: set[int] | range) -> float:
-    return sum(1 / math.log2(1 + rank) for rank in ranks)
+    return sum(1 / math.log2(1 + rank) for rank in ranks if rank <= MOST)

@@ -39,7 +39,7 @@ def hits(*paths: str) -> list[Hit]:
         ([("a", *WHOLE)], "a b c", 1.0, 1.0),
         ([("a", *WHOLE)], "b c a", 0.5, 0.5),
         ([("a", *WHOLE)], "b c d e f g h i j k a", 0.0, 0.0),  # the eleventh
-        ([("a", *WHOLE)], "b b b b b b b b b b a", 0.0, 0.0),  # though it is the second file
+        ([("a", *WHOLE)], "b b b b b b b b b b a", 0.0, SECOND),  # the eleventh piece is the second file
         ([("a", *WHOLE)], "", 0.0, 0.0),
         ([("a", *WHOLE), ("b", *WHOLE)], "b a", 1.0, 1.0),
         ([("a", *WHOLE), ("b", *WHOLE)], "a a b", (1 + 0.5) / (1 + SECOND), 1.0),
