@@ -4,6 +4,7 @@
     python benchmarks/search.py --only ranking,answers     # some of them
     python benchmarks/search.py --only ranking --part sealed --peers words,bm25s    # asked once, for what is published
     python benchmarks/search.py --only ranking --peers semble,e5 --vectors ../e5    # others' searches, installed first
+    python benchmarks/search.py --only published --published ../semble --peers words,bm25s    # on semble's queries
     python benchmarks/search.py --only agent --clone ../sympy@e950d313a932 --most 40
 
 The sets are made of `benchmarks/mined` (searching/sets.py). **ranking**: ours beside ours by words alone and other
@@ -15,8 +16,10 @@ taken in from nothing, and null where that had been paid for before: e5's vector
 function is named, with its lines or in the outline, and `shown` of those that show its lines: a piece in the outline
 costs a look at the file before it is read. **agent**: a scripted agent with the search and without
 (searching/seeking.py), of mined tasks and of those of a clone that --clone names. **grep** and **large** are
-benchmarks/grep.py and large_tree.py in a tree of --files, which the files below each --also join. Keys of parts that
-were not asked for are null; so is `pub_ndcg`, and docs/search.md says why. The last line is one JSON object.
+benchmarks/grep.py and large_tree.py in a tree of --files, which the files below each --also join. **published** is
+NDCG@10 of ours and of each peer on queries that semble has published, by repository and in the mean of these, which for
+ours is `pub_ndcg`; it needs --published (searching/published.py says what lies there) and is left out without. Keys of
+parts that were not asked for or left out are null. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -38,6 +41,7 @@ import grep
 import large_tree
 from searching import answers
 from searching.peers import PIECES, Searcher, before, bm25s, e5, indexable
+from searching.published import MOST, Scores, Values, published, scored
 from searching.seeking import WAYS, sought
 from searching.semble_peer import semble
 from searching.sets import PARTS, Question, doc, locate, of_clone, unpacked
@@ -46,6 +50,8 @@ from searching.trees import directory
 from etude.search import Hit, Index, Store, index_version
 from etude.search.ranking import WEIGHTS, Weights
 
+Pair = tuple[Sequence[float], Sequence[float]]
+"""Ours and theirs, of the same questions."""
 _RESAMPLED = 2000
 _LINES = 200
 _OF_A_CLONE = 40
@@ -72,13 +78,14 @@ def by_words() -> Searcher:
     return ours(replace(WEIGHTS, near=0.0))
 
 
-PEERS = {
-    "words": lambda options: by_words(),
-    "before": lambda options: before(),
-    "bm25s": lambda options: bm25s(),
-    "semble": lambda options: semble(options.semble_model),
-    "e5": lambda options: e5(options.vectors),
+PEERS: dict[str, Callable[[argparse.Namespace, int], Searcher]] = {
+    "words": lambda options, pieces: by_words(),
+    "before": lambda options, pieces: before(),
+    "bm25s": lambda options, pieces: bm25s(),
+    "semble": lambda options, pieces: semble(options.semble_model, pieces),
+    "e5": lambda options, pieces: e5(options.vectors),
 }
+"""How each is made, from which so many pieces will be taken."""
 
 
 def file_rank(question: Question, hits: Sequence[Hit]) -> float:
@@ -162,10 +169,10 @@ def told(searcher: Searcher, asked: Sequence[Question]) -> dict[str, float]:
     return {"tokens_ratio": round(figures["tokens"] / figures["tokens_before"], 4), **figures}
 
 
-def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """Of the mean, 95%, by resampling questions."""
+def interval(*groups: Sequence[float]) -> tuple[float, float]:
+    """Of the mean of the groups' means, 95%, by resampling questions within each."""
     chance = random.Random(0)
-    means = sorted(fmean(chance.choices(differences, k=len(differences))) for _ in range(_RESAMPLED))
+    means = sorted(fmean(fmean(chance.choices(each, k=len(each))) for each in groups) for _ in range(_RESAMPLED))
     return means[int(0.025 * _RESAMPLED)], means[int(0.975 * _RESAMPLED)]
 
 
@@ -190,25 +197,56 @@ def ranking(options: argparse.Namespace) -> dict[str, object]:
     for name, peer in peers.items():
         found = measured(peer, located, documented)
         figures: dict[str, object] = {key: _mean(values) for key, values in found.items()}
-        figures["ours_ahead"] = {key: ahead(own[key], found[key]) for key in found if key != "piece_ms"}
+        figures["ours_ahead"] = {key: ahead((own[key], found[key])) for key in found if key != "piece_ms"}
         for key in figures["ours_ahead"]:
-            print(f"{key:16} ours {compared(own[key], name, found[key])}")
+            print(f"{key:16} ours {compared(name, (own[key], found[key]))}")
         print(f"{'piece_ms':16} ours {line['piece_ms']}  {name:7} {figures['piece_ms']}  {peer.told()}", flush=True)
         line.setdefault("peers", {})[name] = figures
     return line
 
 
-def made(options: argparse.Namespace) -> Iterator[tuple[str, Searcher]]:
+def made(options: argparse.Namespace, pieces: int = PIECES) -> Iterator[tuple[str, Searcher]]:
     """The peers that were asked for, before anything is measured: one whose package is missing says so at once."""
     for name in options.peers:
         try:
-            yield name, PEERS[name](options)
+            yield name, PEERS[name](options, pieces)
         except (ImportError, OSError) as error:
             print(f"{name} cannot run here and is left out: {error}", flush=True)
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return round(fmean(values), 4) if values else None
+
+
+def on_published(options: argparse.Namespace) -> dict[str, object]:
+    """Of ours and of each peer; nothing where no queries are at hand."""
+    if options.published is None:
+        return {}
+    peers = dict(made(options, MOST))
+    print(f"published: {', '.join(f'{len(asked)} queries on {name}' for name, asked in options.published.items())}")
+    own = scored(ours(), options.published)
+    line = {"ours": means(own)}
+    for name, peer in peers.items():
+        found = scored(peer, options.published)
+        line[name] = means(found) | {"ours_ahead": {key: beside(name, key, own[key], found[key]) for key in own}}
+    return {"pub_ndcg": line["ours"]["ndcg"]["mean"], "published": line}
+
+
+def means(scores: Scores) -> dict[str, dict[str, object]]:
+    """Of each figure by repository, and the mean of these."""
+    return {
+        key: {name: _mean(values) for name, values in found.items()} | {"mean": _mean([*map(fmean, found.values())])}
+        for key, found in scores.items()
+    }
+
+
+def beside(peer: str, key: str, own: Values, theirs: Values) -> dict[str, tuple[float, float, float]]:
+    """How far ours is ahead in each repository and in the mean of them, which is printed too."""
+    pairs = {name: (own[name], values) for name, values in theirs.items()}
+    apart = {name: (pair,) for name, pair in pairs.items()} | {"mean": tuple(pairs.values())}
+    for name, some in apart.items():
+        print(f"{key:10} {name:10} ours {compared(peer, *some)}", flush=True)
+    return {name: ahead(*some) for name, some in apart.items()}
 
 
 def agent(options: argparse.Namespace) -> dict[str, object]:
@@ -219,7 +257,7 @@ def agent(options: argparse.Namespace) -> dict[str, object]:
         pairs = [each for each in zip(values, figures["without"][key], strict=True) if not any(map(math.isnan, each))]
         for way, own in zip(WAYS, zip(*pairs, strict=True), strict=True):
             line[f"agent_{key}_{way}"] = round(fmean(own), 4)
-        print(f"agent {key:16} with {compared(*([x for x, _ in pairs], 'without', [y for _, y in pairs]))}")
+        print(f"agent {key:16} with {compared('without', tuple(zip(*pairs, strict=True)))}")
     return line | {"agent_tasks": len(values)}
 
 
@@ -232,16 +270,16 @@ def tasks(options: argparse.Namespace) -> Iterator[Question]:
         yield from of_clone(Path(place), revision, options.most or _OF_A_CLONE)
 
 
-def ahead(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
-    """The mean of the differences and its interval."""
-    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-    return tuple(round(each, 4) for each in (fmean(differences), *interval(differences)))
+def ahead(*pairs: Pair) -> tuple[float, float, float]:
+    """The mean of the differences and its interval; of several pairs the mean of theirs."""
+    differences = [[a - b for a, b in zip(*pair, strict=True)] for pair in pairs]
+    return tuple(round(each, 4) for each in (fmean(map(fmean, differences)), *interval(*differences)))
 
 
-def compared(ours: Sequence[float], peer: str, theirs: Sequence[float]) -> str:
-    difference, low, high = ahead(ours, theirs)
-    apart = f"difference {difference:+.3f} [{low:+.3f}, {high:+.3f}]"
-    return f"{fmean(ours):.3f}  {peer:7} {fmean(theirs):.3f}  {apart}"
+def compared(peer: str, *pairs: Pair) -> str:
+    difference, low, high = ahead(*pairs)
+    ours, theirs = (fmean(map(fmean, each)) for each in zip(*pairs, strict=True))
+    return f"{ours:.3f}  {peer:7} {theirs:.3f}  difference {difference:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 def main() -> None:
@@ -251,6 +289,7 @@ def main() -> None:
     parser.add_argument("--peers", default="words,before,bm25s", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--vectors", type=Path, metavar="DIRECTORY", help="where e5's vectors are and are kept")
     parser.add_argument("--semble-model", type=Path, metavar="DIRECTORY", help="as model2vec writes one")
+    parser.add_argument("--published", type=published, metavar="DIRECTORY", help="semble's queries and their sources")
     parser.add_argument("--most", type=int, help="so many questions of each set, drawn by chance; or of each clone")
     parser.add_argument("--clone", action="append", default=[], metavar="DIRECTORY@COMMIT", help="tasks of its history")
     parser.add_argument("--files", type=int, default=30_000, help="of the tree in which grep and large are timed")
@@ -282,13 +321,14 @@ def _some(asked: Sequence[Question], most: int | None) -> list[Question]:
 
 RUNS = {
     "ranking": ranking,
+    "published": on_published,
     "answers": lambda options: told(ours(), [each for some in asked(options) for each in some]),
     "agent": agent,
     "grep": lambda options: grep.in_tree(options.files, also=options.also),
     "large": lambda options: large_tree.in_tree(options.files, also=options.also),
 }
 KEYS = (
-    "locate_mrr", "locate_fn_hit10", "doc_r10", "doc_mrr", "pub_ndcg", "first_query_ms", "query_ms_p50",
+    "locate_mrr", "locate_fn_hit10", "doc_r10", "doc_mrr", "pub_ndcg", "published", "first_query_ms", "query_ms_p50",
     "second_worktree_embeds", "grep_mismatches", "grep_rare_ms", "grep_common_ms", "tokens_ratio",
     "agent_files_found_with", "agent_files_found_without",
 )  # fmt: skip

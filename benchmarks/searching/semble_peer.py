@@ -23,8 +23,9 @@ _INSTALL = "pip install semble && pip install --no-deps wordllama"
 _SIF = 1e-4
 
 
-def semble(model: Path | None) -> Searcher:
-    """A tree is a directory on the disk, in which what has changed since the question before is written."""
+def semble(model: Path | None, pieces: int = PIECES) -> Searcher:
+    """A tree is a directory on the disk, in which what has changed since the question before is written. How many
+    `pieces` are asked for decides how many candidates it ranks, so fewer are not the first of more."""
     needed("semble.index", _INSTALL)
     from semble.cache import save_index_to_cache
     from semble.index import SembleIndex
@@ -43,7 +44,7 @@ def semble(model: Path | None) -> Searcher:
             tree.index = SembleIndex.from_path(root, model_path=named)
             save_index_to_cache(tree.index, str(root))
             taken.setdefault(repository, set()).update((each.file_path, each.content) for each in tree.index.chunks)
-        found = tree.index.search(question.text, top_k=PIECES)
+        found = tree.index.search(question.text, top_k=pieces)
         return [Hit(each.chunk.file_path, each.chunk.start_line, each.chunk.end_line, each.score) for each in found]
 
     return Searcher(search, lambda: sum(map(len, taken.values())), told=lambda: f"its model: {model or 'wordllama'}")
