@@ -1,23 +1,21 @@
-"""What ranks do for `scale.py`: a step of a mesh beside one process, memory, and the same model by plain torch.
+"""What ranks do for `scale.py`: a step of a mesh beside one process, memory, and its own side of the race.
 
-The plain rival is transformers' Qwen3-MoE under FSDP2 and AdamW, on the same rows: all of one length, so that neither
-pads, with logits of the sampled tokens alone.
+The rivals of the race are in `mesh_peers`.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import scale
 import torch
 import torch.distributed as dist
+from mesh_peers import cpu_of
+from mesh_peers import cpu_of_plain as cpu_of_plain  # cases of ours, too
+from mesh_peers import cpu_of_titan as cpu_of_titan
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from etude.models.config import ModelConfig
 from etude.models.heap import give_back_large_arrays
@@ -133,7 +131,7 @@ def cpu_of_mesh(steps: int) -> float:
         config, {"fsdp": dist.get_world_size()}, piece_tokens=scale.ROW * scale.ROWS // dist.get_world_size()
     )
     batch = scale.batch_of_rows(config, scale.ROWS, scale.ROW)
-    return _cpu_of(lambda: trainer.step(batch), steps)
+    return cpu_of(lambda: trainer.step(batch), steps)
 
 
 def cpu_of_step(config: ModelConfig, axes: Mapping[str, int], piece_tokens: int, steps: int) -> float:
@@ -141,7 +139,7 @@ def cpu_of_step(config: ModelConfig, axes: Mapping[str, int], piece_tokens: int,
     trainer = mesh_trainer(config, axes, piece_tokens=piece_tokens)
     rows = trainer.ranks.layout.sizes.data * piece_tokens // config.max_context
     batch = scale.batch_of_rows(config, rows, config.max_context)
-    return min(_cpu_of(lambda: trainer.step(batch), 1) for _ in range(steps))
+    return min(cpu_of(lambda: trainer.step(batch), 1) for _ in range(steps))
 
 
 def resumed(axes: Mapping[str, int], directory: Path) -> list[bool]:
@@ -182,59 +180,3 @@ def _held(trainer: Trainer) -> list[Tensor]:
     states = [each.state.get(master, {}) for each in trainer.optimizer.optimizers for master in masters]
     moments = [state[name] for state in states for name in sorted(state)]  # a state that was loaded has another order
     return [each.detach().clone() for each in (*masters, *moments)]
-
-
-def cpu_of_plain(steps: int) -> float:
-    """The same of transformers under FSDP2."""
-    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
-
-    config, ranks = scale.SHAPES["experts"], dist.get_world_size()
-    shape = Qwen3MoeConfig(
-        vocab_size=config.vocab_size, hidden_size=config.width, num_hidden_layers=config.layers,
-        num_attention_heads=config.heads, num_key_value_heads=config.kv_heads, head_dim=config.head_width,
-        num_experts=config.experts, num_experts_per_tok=config.experts_per_token,
-        moe_intermediate_size=config.expert_width, norm_topk_prob=True, tie_word_embeddings=True, use_cache=False,
-    )  # fmt: skip
-    model = Qwen3MoeForCausalLM(shape)
-    model.set_experts_implementation("grouped_mm")  # the fastest on a CPU, too
-    mesh = init_device_mesh("cpu", (ranks,))
-    for module in (*model.model.layers, model):
-        fully_shard(module, mesh=mesh)
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=scale.ADAMW.betas, weight_decay=0.0)
-    batch = scale.batch_of_rows(config, scale.ROWS, scale.ROW)
-    ids, mask, advantages = (
-        torch.from_numpy(array).view(scale.ROWS, scale.ROW)[dist.get_rank() :: ranks]
-        for array in (batch.token_ids.astype(np.int64), batch.loss_mask, batch.advantages)
-    )
-
-    def step() -> None:
-        kept = mask[:, 1:]
-        logits = _logits(model, ids, kept)
-        logps = torch.log_softmax(logits.float(), -1).gather(1, ids[:, 1:][kept][:, None]).squeeze(1)
-        (-(logps * advantages[:, 1:][kept]).sum() / 8192).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return _cpu_of(step, steps)
-
-
-def _logits(model: Any, ids: Tensor, kept: Tensor) -> Tensor:
-    """Of the sampled tokens alone: the head takes their hidden states, within the model's own forward."""
-    kept_rows = torch.cat((kept, torch.zeros_like(kept[:, :1])), 1)
-    handle = model.lm_head.register_forward_pre_hook(lambda module, given: (given[0][kept_rows],))
-    try:
-        return model(input_ids=ids).logits
-    finally:
-        handle.remove()
-
-
-def _cpu_of(step: Any, steps: int) -> float:
-    step()
-    started = time.process_time()
-    for _ in range(steps):
-        step()
-    return time.process_time() - started
