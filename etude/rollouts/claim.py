@@ -24,7 +24,7 @@ from etude.host.lock import hold, wait_for
 from etude.rollouts.config import RunConfig
 from etude.rollouts.live import SOCKET
 
-LOCK, RECIPE = "run.lock", "recipe.json"
+LOCK, RECIPE, RAY_TOKEN = "run.lock", "recipe.json", "ray.token"
 _DYING_S = 5.0
 """How long a process that was killed may take to be gone: its supervisor waits for that, who killed both does not."""
 
@@ -112,7 +112,7 @@ def _is_dump(recipe: Any) -> bool:
 def _is_begun(directory: Path, recipe: dict[str, Any]) -> bool:
     """Whether anything was made there: a start that came to nothing leaves its recipe, and the lock of a trainer in
     front of a store that is empty. A store elsewhere cannot be seen from here."""
-    left = {RECIPE, LOCK, SOCKET} | ({"trainer.lock"} if recipe["store"] is None else set())
+    left = {RECIPE, LOCK, SOCKET, RAY_TOKEN} | ({"trainer.lock"} if recipe["store"] is None else set())
     return any(path.relative_to(directory).as_posix() not in left for path in _files(directory, {directory.resolve()}))
 
 
