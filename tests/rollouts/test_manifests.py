@@ -203,6 +203,26 @@ def test_a_run_that_could_not_be_there_is_refused_in_one_sentence(nodes, sets, o
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("trainer.ranks=0", "--set trainer.ranks: "),
+        ("name=A b", "'A b-0' (name and seed) cannot"),
+        ("sed=1", "unknown"),
+    ],
+)
+def test_the_command_says_what_is_wrong_with_the_recipe(nodes, capsys, override, said):
+    assert main(["cluster", "manifest", str(RECIPE), str(nodes), "--form", "kuberay", "--set", override]) == 42
+    assert said in capsys.readouterr().err
+
+
+def test_files_in_the_wrong_order_are_known_by_what_they_are(nodes, capsys):
+    assert main(["cluster", "manifest", str(nodes), str(RECIPE), "--form", "kuberay"]) == 42
+    assert f"{nodes}: this is a file for `etude cluster manifest`" in capsys.readouterr().err
+    assert main(["cluster", "up", str(RECIPE)]) == 42
+    assert f"{RECIPE}: this is a file for `etude train`" in capsys.readouterr().err
+
+
 def test_a_secret_in_the_recipe_itself_is_refused(nodes, tmp_path):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
