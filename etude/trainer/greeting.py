@@ -36,7 +36,7 @@ def hear(server: socket.socket, key: bytes, ranks: Collection[int], seconds: flo
                 elif isinstance(ready, socket.socket) and ready in said and _has_ended(ready, said):
                     rank = _rank_of(said.pop(ready), key)
                     callers.unregister(ready)
-                    if rank in ranks and rank not in lines:
+                    if rank is not None and rank in ranks and rank not in lines:
                         ready.setblocking(True)
                         lines[rank] = Connection(ready.detach())
                     ready.close()

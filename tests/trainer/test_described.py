@@ -6,11 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from mesh_cases import batch_for, begin_to_save, config_for, trainer_of
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from etude.errors import CheckpointError
+from etude.trainer import activations
+from etude.trainer.checkpoint import load_latest
 from etude.trainer.mesh.described import DESCRIPTION, Shards
+from etude.trainer.saving import Saving
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 NAME, TENSORS = "step-00000001.shards-0", {"masters.a": torch.arange(6.0).bfloat16().reshape(2, 3)}
@@ -40,7 +45,7 @@ def changed(saved, **fields):
 def read(saved):
     found = {name: torch.zeros_like(each) for name, each in TENSORS.items()}
     shards = Shards(saved[0].parent, saved[1])
-    assert shards.read_metadata().state_dict_metadata.keys() == TENSORS.keys()
+    assert shards.tensors().keys() == TENSORS.keys()
     dcp.load(found, storage_reader=shards, no_dist=True)
     return found
 
@@ -79,3 +84,26 @@ def test_a_torn_description_is_an_error_that_names_it(saved, content):
     (saved[0] / DESCRIPTION).write_bytes(content)
     with pytest.raises(CheckpointError, match=DESCRIPTION):
         read(saved)
+
+
+@pytest.fixture
+def alone():
+    """A world of one rank, and a trainer in it."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    kept = activations.VOCABULARY_BYTES, activations.BLOCKS_BYTES
+    yield lambda optimizer: trainer_of("experts", config_for("experts", optimizer, False, {"fsdp": 1}))
+    activations.VOCABULARY_BYTES, activations.BLOCKS_BYTES = kept
+    dist.destroy_process_group()
+
+
+def test_what_another_optimizer_has_saved_is_refused(alone, tmp_path):
+    trainer = alone("adamw")
+    trainer.step(batch_for("experts"))
+    saving = Saving(trainer)
+    begin_to_save(saving, tmp_path)
+    saving.wait()
+    saving.close()
+    state = load_latest(tmp_path)["trainer"]
+    alone("adamw").load_state_dict(state, tmp_path)
+    with pytest.raises(CheckpointError, match=r"which another optimizer keeps: resume with the trainer\.optimizer"):
+        alone("muon").load_state_dict(state, tmp_path)

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from etude.errors import CheckpointError, RankLost
 from etude.trainer.mesh.described import DESCRIPTION, Shards
-from etude.trainer.optimizers import OptimizerSet
+from etude.trainer.optimizers import Muon, OptimizerSet
 
 if TYPE_CHECKING:
     from etude.trainer.mesh.trained import ShardedTrained
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _MASTER, _MOMENT = "masters.{}", "moments.{}.{}"
 _SCALAR = "step"
 """AdamW's count of a parameter's steps: the one moment that is no tensor of its shape."""
+_OF_MUON, _OF_ADAMW = {"momentum"}, {_SCALAR, "exp_avg", "exp_avg_sq"}
 
 
 Rows = Mapping[str, Tensor]
@@ -78,7 +79,7 @@ def read_shards(shards: Shards, trained: ShardedTrained, optimizer: OptimizerSet
             f"{directory / wrong[0]}: missing, torn or changed since it was saved; remove this checkpoint's file, and "
             "the one before it is used"
         )
-    saved = shards.read_metadata().state_dict_metadata
+    saved = shards.tensors()
     shapes = {name: _MASTER.format(name) for name in trained.trained}
     of_masters = {key for key in saved if key.startswith(_MASTER.format(""))}
     if differing := sorted(of_masters ^ set(shapes.values())):
@@ -102,11 +103,17 @@ def _take_moments(trained: ShardedTrained, optimizer: OptimizerSet, moments: Map
     for name, parameter in trained.trained.items():
         mine = next(each for each in optimizer.optimizers if any(parameter is p for p in _parameters(each)))
         begins = _MOMENT.format(name, "")
-        mine.state[parameter] = {
+        found = {
             key.removeprefix(begins): value if key.endswith("." + _SCALAR) else trained.here(value)
             for key, value in moments.items()
             if key.startswith(begins) and "." not in key.removeprefix(begins)
         }
+        if found and found.keys() != (_OF_MUON if isinstance(mine, Muon) else _OF_ADAMW):
+            raise CheckpointError(
+                f"the checkpoint has {', '.join(sorted(found))} of {name}, which another optimizer keeps: resume with "
+                "the trainer.optimizer that it had"
+            )
+        mine.state[parameter] = found
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

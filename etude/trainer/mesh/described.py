@@ -66,6 +66,11 @@ class Shards(FileSystemReader):
         found.storage_meta.load_id = self.load_id
         return found
 
+    def tensors(self) -> dict[str, TensorStorageMetadata]:
+        """What is there, by name."""
+        found = self.read_metadata().state_dict_metadata
+        return {name: each for name, each in found.items() if isinstance(each, TensorStorageMetadata)}
+
     def _strange(self, found: Metadata) -> str:
         """What is wrong with it, "" if nothing is."""
         files = {DESCRIPTION, *(each.relative_path for each in found.storage_data.values())}
