@@ -4,10 +4,12 @@ import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 import ray
+from ray._private import worker
 
 from etude.rollouts.claim import RAY_TOKEN
 from etude.rollouts.own_ray import start_ray, stop_ray
@@ -47,10 +49,12 @@ def test_whoever_lacks_the_run_s_token_is_refused(directory):
     assert not known.returncode, known.stderr
 
 
-def test_neither_a_command_line_nor_a_variable_has_the_token(directory):
+def test_neither_a_command_line_nor_a_variable_nor_a_log_has_the_token(directory):
     token = (directory / RAY_TOKEN).read_text()
     below = psutil.Process().children(recursive=True)
     assert {"gcs_server", "raylet"} <= {each.name() for each in below}
     for each in below:
         said = [*each.cmdline(), *each.environ().values()]
         assert not [word for word in said if token in word], each.name()
+    logs = [path for path in Path(worker._global_node.get_session_dir_path()).rglob("*") if path.is_file()]
+    assert len(logs) > 5 and not [path for path in logs if token.encode() in path.read_bytes()]
