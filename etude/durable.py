@@ -1,7 +1,8 @@
 """Files that are whole or not there, and on the disk before anybody relies on them.
 
-Owns `write_whole`, `write_new`, `overwrite`, `append_whole`, `cut`, `sync_directory` and `naming`, and `SICK`, the
-errors of a machine that fails. Knows nothing of what is written; whoever writes says what a full disk means.
+Owns `write_whole`, `write_new`, `write_private`, `overwrite`, `append_whole`, `cut`, `sync_directory` and `naming`, and
+`SICK`, the errors of a machine that fails. Knows nothing of what is written; whoever writes says what a full disk
+means.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import BinaryIO
@@ -51,19 +53,35 @@ def write_whole(
 
 def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Make a file that is whole from the moment its name is there. FileExistsError where there is one: it stays."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    with _unseen(path, data, mode) as partial:
+        try:
+            os.link(partial, path)
+        except PermissionError:  # a file system that knows no second name
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+            partial.rename(path)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Put a file that only its owner can read, and this user owns, in the place of what is there, at once: also where
+    others may write to its directory."""
+    with _unseen(path, data, 0o600) as partial:
+        os.replace(partial, path)
+        sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def _unseen(path: Path, data: bytes, mode: int) -> Generator[Path]:
+    """A whole file beside `path`, of a name that nobody can have put something at before."""
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
     try:
         with naming(path):
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with os.fdopen(os.open(partial, flags, mode), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            try:
-                os.link(partial, path)
-            except PermissionError:  # a file system that knows no second name
-                if path.exists():
-                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-                partial.rename(path)
+            yield partial
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)

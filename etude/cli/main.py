@@ -55,7 +55,7 @@ FILES = {
     "tasks import --config": ("etude.rewards.mining.importing:ImportConfig",),
 }
 """What takes a TOML file, and the configs that one may be of."""
-_ALIKE = {"config": "train", "plan": "train", "acp": "agent"}
+_ALIKE = {"config": "train", "plan": "train", "acp": "agent", "cluster manifest": "train"}
 """Commands that take the file of another one."""
 _NEEDED = dict.fromkeys(
     ("train", "config", "plan", "cluster", "pretrain", "play", "serve", "models", "weights"), "train"
@@ -127,7 +127,8 @@ def _of_another(options: argparse.Namespace) -> str | None:
         keys = read_toml(file).keys()
     except (ConfigError, OSError):
         return None
-    ours = _ALIKE.get(options.command, options.command)
+    words = f"{options.command} {getattr(options, 'action', '')}"
+    ours = _ALIKE.get(words) or _ALIKE.get(options.command, options.command)
     for line in sorted(FILES, key=lambda line: line.split()[0] != ours):  # this command's own first
         most = max(len(keys & pkgutil.resolve_name(config).model_fields.keys()) for config in FILES[line])
         if line.split()[0] == ours and 2 * most >= len(keys):

@@ -24,15 +24,16 @@ from etude.host.lock import hold, wait_for
 from etude.rollouts.config import RunConfig
 from etude.rollouts.live import SOCKET
 
-LOCK, RECIPE = "run.lock", "recipe.json"
+LOCK, RECIPE, RAY_TOKEN = "run.lock", "recipe.json", "ray.token"
 _DYING_S = 5.0
 """How long a process that was killed may take to be gone: its supervisor waits for that, who killed both does not."""
 
 
 def claim(directory: Path, config: RunConfig, resume: bool) -> IO[str]:
-    """A fresh directory for a fresh run, the same recipe for a resumed one, but for keys that change nothing in it: an
-    earlier version wrote down what it was given of them. One in which nothing has begun is fresh, whatever recipe was
-    to be run there. The directory is had for as long as the returned file is open. Raises ConfigError.
+    """A fresh directory for a fresh run, the same recipe for a resumed one, but for the form of a mesh, and for keys
+    that change nothing in it: an earlier version wrote down what it was given of them. One in which nothing has begun
+    is fresh, whatever recipe was to be run there. The directory is had for as long as the returned file is open. Raises
+    ConfigError.
     """
     dumped = config.model_dump(mode="json")
     if _recipe_in(directory, dumped) is None and resume:
@@ -42,7 +43,7 @@ def claim(directory: Path, config: RunConfig, resume: bool) -> IO[str]:
     try:
         _hold(file, directory)
         _say_where(file)
-        if not _goes_on(directory, config, dumped, resume):
+        if not _stays(directory, config, dumped, resume):
             write_whole(directory / RECIPE, f"{json.dumps(dumped, indent=1, default=float)}\n".encode())
     except BaseException:
         file.close()
@@ -68,8 +69,9 @@ def _say_where(file: IO[str]) -> None:
     file.flush()
 
 
-def _goes_on(directory: Path, config: RunConfig, dumped: dict[str, Any], resume: bool) -> bool:
-    """Whether the recipe that is there is gone on with; else there is none, or one that nothing was made by."""
+def _stays(directory: Path, config: RunConfig, dumped: dict[str, Any], resume: bool) -> bool:
+    """Whether the recipe that is there is gone on with as it stands; else there is none, or one that nothing was made
+    by, or one of another mesh, which may take up what this one has saved."""
     recipe = _recipe_in(directory, dumped)
     if recipe is None:
         return False
@@ -80,7 +82,7 @@ def _goes_on(directory: Path, config: RunConfig, dumped: dict[str, Any], resume:
     if begun and not same:
         path = directory / RECIPE
         raise ConfigError(f"{directory}: was started with another recipe; resume with that one ({path}) or start anew")
-    return begun
+    return begun and recipe["trainer"]["ranks"] == dumped["trainer"]["ranks"]
 
 
 def _recipe_in(directory: Path, dumped: dict[str, Any]) -> dict[str, Any] | None:
@@ -112,7 +114,7 @@ def _is_dump(recipe: Any) -> bool:
 def _is_begun(directory: Path, recipe: dict[str, Any]) -> bool:
     """Whether anything was made there: a start that came to nothing leaves its recipe, and the lock of a trainer in
     front of a store that is empty. A store elsewhere cannot be seen from here."""
-    left = {RECIPE, LOCK, SOCKET} | ({"trainer.lock"} if recipe["store"] is None else set())
+    left = {RECIPE, LOCK, SOCKET, RAY_TOKEN} | ({"trainer.lock"} if recipe["store"] is None else set())
     return any(path.relative_to(directory).as_posix() not in left for path in _files(directory, {directory.resolve()}))
 
 
@@ -127,9 +129,11 @@ def _files(directory: Path, seen: set[Path]) -> Generator[Path]:
 
 
 def _meaning(config: RunConfig, recipe: dict[str, Any]) -> dict[str, Any]:
-    """A dumped recipe less the keys that change nothing in this config. An earlier version had `true` where the model
-    now says whether routes are replayed."""
+    """A dumped recipe less the keys that change nothing in this config, and with any mesh for each other. An earlier
+    version had `true` where the model now says whether routes are replayed."""
     meaning = _without(config.all_idle(), recipe)
+    if isinstance(meaning["trainer"]["ranks"], dict):
+        meaning["trainer"]["ranks"] = "mesh"
     if meaning["trainer"]["router_replay"] is None:
         meaning["trainer"]["router_replay"] = True
     return meaning

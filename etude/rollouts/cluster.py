@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -34,7 +33,7 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.fleet import Fleet
 from etude.rollouts.machines.joining import join, placed, require_shared
-from etude.rollouts.ray_signals import own_sigterm
+from etude.rollouts.own_ray import start_ray, stop_ray
 from etude.rollouts.router import FleetView
 from etude.rollouts.sample import Sample, failed
 from etude.rollouts.session import VERDICT_PENDING, RolloutRequest
@@ -47,8 +46,6 @@ from etude.rollouts.worker_pool import WorkerPool
 if TYPE_CHECKING:
     from etude.environments.cluster.launch import Launched
 
-_NO_SPARE_WORKERS = ("prestart_worker_first_driver", "enable_worker_prestart")
-"""Workers that Ray starts before anybody asks are of no use to actors with an environment of their own."""
 PLAYED_S = 420.0
 """For the sandbox of a session to start and end, 120, and for engines to write its messages, 300: its own limit counts
 only what its tools take."""
@@ -100,7 +97,7 @@ class Cluster:
             directory, config = directory.resolve(), _anywhere(config)
             await require_shared(config, directory)
         else:
-            _start_ray(variables)
+            start_ray(directory, variables)
         sandboxes = None
         if config.cluster is not None and isinstance(config.environment, ClusterConfig):
             from etude.environments.cluster.launch import launch  # most runs have none, and load none of it
@@ -218,24 +215,10 @@ class Cluster:
                 await self.sandboxes.close()
         finally:
             self.trainer.worker.release()
-            ray.shutdown()
-
-
-def _start_ray(variables: dict[str, str]) -> None:
-    """On this machine, for this run alone: one of several machines that is here too is not meant."""
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    with own_sigterm():
-        ray.init(
-            "local",
-            num_cpus=2,
-            include_dashboard=False,
-            object_store_memory=256 * 1024 * 1024,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            configure_logging=False,
-            _system_config=dict.fromkeys(_NO_SPARE_WORKERS, False),
-            runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2]), **variables}},
-        )
+            if self.config.machines is None:
+                stop_ray(self.directory)
+            else:
+                ray.shutdown()
 
 
 def _anywhere(config: RunConfig) -> RunConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import stat
 from pathlib import Path
@@ -23,12 +24,15 @@ def own_token(path: Path) -> str:
 def read_token(path: Path) -> str:
     """The token in a file that only its owner can read."""
     try:
-        mode, token = path.stat().st_mode, path.read_text().strip()
+        with path.open() as file:
+            status, token = os.fstat(file.fileno()), file.read().strip()
     except OSError as error:
         raise ConfigError(
             f"token_file: {path}: {error.strerror}; a server writes it when it is first started"
         ) from None
-    if stat.S_IMODE(mode) & 0o077:
+    if status.st_uid != os.geteuid():
+        raise ConfigError(f"token_file: {path} is another user's, who knows what is in it; make one of your own")
+    if stat.S_IMODE(status.st_mode) & 0o077:
         raise ConfigError(f"token_file: others can read {path}: chmod 600 it, and replace the token in it")
     if len(token) < 16 or not token.isascii():
         raise ConfigError(f"token_file: {path} holds no token of at least 16 characters")

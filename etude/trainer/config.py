@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 
 Keep = Literal["device", "host"]
+MOST_RANKS = 1 << 14
+"""Some times what anybody has trained with: a dry run of more would lay them out for minutes."""
+Threads = Annotated[int, Field(ge=1, le=1024)]
 
 
 class OptimizerConfig(Config):
@@ -24,18 +27,18 @@ class OptimizerConfig(Config):
 
     name: Literal["muon", "adamw"] = "muon"
     """`muon`: Muon for matrices and AdamW for the rest. `adamw`: AdamW for all."""
-    lr: float = 0.02
+    lr: float = Field(0.02, ge=0, allow_inf_nan=False)
     """Learning rate of the matrices: Muon's, or AdamW's when that has them."""
-    scalar_lr: float = 3e-3
+    scalar_lr: float = Field(3e-3, ge=0, allow_inf_nan=False)
     """AdamW's learning rate for embeddings, norms and routers beside Muon."""
-    momentum: float = 0.95
+    momentum: float = Field(0.95, ge=0, lt=1)
     """Muon's."""
     format: Literal["fp32", "bf16"] = "fp32"
     """What momentum and moments are kept in between steps."""
     keep: Keep = "device"
     """Where they are between steps: on the device, or on the host, from where those of one parameter at a time are
     brought to be updated. That saves a device up to 8 bytes a parameter, for the way there and back each step."""
-    eps: float = Field(1e-8, gt=0)
+    eps: float = Field(1e-8, gt=0, allow_inf_nan=False)
     """AdamW's, of all that it trains, beside Muon too: a parameter whose gradients are mostly smaller moves less."""
     betas: ClassVar[tuple[float, float]] = (0.9, 0.98)
     """AdamW's: runs are short, and a second moment over a thousand steps would never settle."""
@@ -257,9 +260,10 @@ class CreditConfig(Config):
 AdaptedKind = Literal["attention", "dense", "experts"]
 MeshAxis = Literal["replicate", "fsdp", "ep", "cp"]
 MESH_AXES: tuple[MeshAxis, ...] = get_args(MeshAxis)
-_Axes = Annotated[Mapping[MeshAxis, Annotated[int, Field(ge=1)]], Field(min_length=1), Tag("Mapping")]
+_Count = Annotated[int, Field(ge=1, le=MOST_RANKS, strict=True)]
+_Axes = Annotated[Mapping[MeshAxis, _Count], Field(min_length=1), Tag("Mapping")]
 RanksChoice = Annotated[
-    Annotated[int, Field(ge=1), Tag("int")] | _Axes,
+    Annotated[_Count, Tag("int")] | _Axes,
     Discriminator(lambda given: "Mapping" if isinstance(given, Mapping) else "int"),
 ]
 """Ranks that hold all weights each, or the axes of a mesh; an error is said of the one that was meant."""
@@ -299,12 +303,12 @@ class TrainerConfig(Config):
     gradient_clip: float = Field(4.0, gt=1)
     """A gradient longer than so many times the median norm of the last 16 steps is cut to that; inf: none is. A fixed
     limit would do nothing, as neither optimizer knows a gradient's scale."""
-    piece_tokens: int = 8192
+    piece_tokens: int = Field(8192, ge=2, le=1 << 22)
     """Tokens of one forward and backward."""
     parity_tokens: int = Field(1024, ge=0)
     """Tokens a step, context included, that are recomputed with the older version that sampled them, so that every step
     says whether trainer and sampler agree; 0: none."""
-    threads: int = 1
+    threads: Threads = 1
     """Of the arithmetic, in each rank."""
     ranks: RanksChoice = 1
     """Processes that share a step's pieces and the publishing of its version. A number: each holds all weights, whose
@@ -330,6 +334,12 @@ class TrainerConfig(Config):
             beside = ("optimizer.scalar_lr", "optimizer.eps")
             found |= dict.fromkeys(beside, "with lora, whose matrices are all Muon's")
         return found
+
+    @model_validator(mode="after")
+    def _few_enough(self) -> TrainerConfig:
+        if self.processes > MOST_RANKS:
+            raise ValueError(f"ranks: are {self.processes} in all; give at most {MOST_RANKS}")
+        return self
 
     @model_validator(mode="after")
     def _layers_of_adapters(self) -> TrainerConfig:
@@ -364,5 +374,5 @@ class FinetuneConfig(Config):
     observation_weight: float = 0.0
     gradient_clip: float = Field(4.0, gt=1)
     """As `TrainerConfig.gradient_clip`."""
-    threads: int = 1
+    threads: Threads = 1
     """Two wait for each other in a small model: it is then slower by the clock, too."""

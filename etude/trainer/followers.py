@@ -11,7 +11,6 @@ from __future__ import annotations
 import pickle
 import secrets
 import socket
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,12 +21,12 @@ import torch.distributed as dist
 
 from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, EtudeError, RankLost
+from etude.trainer.greeting import KEY, NUMBER, hear
 
 START_S = 300.0
 """Longest wait for a rank to have loaded the model."""
-_HELLO_S = 5.0
-"""For whoever calls to say who it is: it says so at once."""
-_KEY, _NUMBER = 32, 4
+_BACKLOG = 128
+"""Callers that the kernel keeps until they are let in, strangers among them."""
 _GLOO = "gloo"
 """In what an exchange raises when a rank that it needs is gone, or out of reach: that has no type of its own."""
 
@@ -56,33 +55,17 @@ class Followers:
 
     def __init__(self, ranks: int, address: str, start: Start) -> None:
         """Raises DeadlineExceeded, naming those that have not called."""
-        self._lines: dict[int, Connection] = {}
-        with socket.create_server((address, 0), backlog=ranks) as server:
-            meeting = Meeting(address, server.getsockname()[1], secrets.token_bytes(_KEY))
+        with socket.create_server((address, 0), backlog=max(ranks, _BACKLOG)) as server:
+            meeting = Meeting(address, server.getsockname()[1], secrets.token_bytes(KEY))
             for rank in range(1, ranks):
                 start(rank, meeting)
-            deadline = time.monotonic() + scaled(START_S)
-            while missing := sorted({*range(1, ranks)} - self._lines.keys()):
-                server.settimeout(max(deadline - time.monotonic(), 0.001))
-                try:
-                    self._greet(server.accept()[0], meeting.key, missing)
-                except TimeoutError:
-                    self.close()
-                    raise DeadlineExceeded(
-                        f"ranks {', '.join(map(str, missing))} of {ranks} to call rank 0 at {address}:{meeting.port}",
-                        scaled(START_S), "every machine of the trainer must reach the others at all ports",
-                    ) from None  # fmt: skip
-
-    def _greet(self, caller: socket.socket, key: bytes, missing: list[int]) -> None:
-        """Keep the line of a rank that is waited for; strangers are not heard."""
-        caller.settimeout(_HELLO_S)
-        with caller, suppress(OSError):
-            with caller.makefile("rb") as file:
-                said = file.read(_KEY + _NUMBER)
-            rank = int.from_bytes(said[_KEY:])
-            if secrets.compare_digest(said[:_KEY], key) and rank in missing:
-                caller.settimeout(None)
-                self._lines[rank] = Connection(caller.detach())
+            self._lines = hear(server, meeting.key, range(1, ranks), scaled(START_S))
+        if missing := sorted({*range(1, ranks)} - self._lines.keys()):
+            self.close()
+            raise DeadlineExceeded(
+                f"ranks {', '.join(map(str, missing))} of {ranks} to call rank 0 at {address}:{meeting.port}",
+                scaled(START_S), "every machine of the trainer must reach the others at all ports",
+            )  # fmt: skip
 
     def begin(self, first: Callable[[int], Any]) -> None:
         """Tell each what it needs to become one of us."""
@@ -178,7 +161,7 @@ def _ended(rank: int) -> RankLost:
 def _call(meeting: Meeting, rank: int) -> socket.socket:
     try:
         caller = socket.create_connection((meeting.address, meeting.port), timeout=scaled(START_S))
-        caller.sendall(meeting.key + rank.to_bytes(_NUMBER))
+        caller.sendall(meeting.key + rank.to_bytes(NUMBER))
     except OSError as error:
         raise RankLost(
             f"rank {rank} of the trainer cannot reach rank 0 at {meeting.address}:{meeting.port} ({error}); every "

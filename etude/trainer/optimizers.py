@@ -168,8 +168,9 @@ class RoundedAdamW(torch.optim.Optimizer):
         square = state["exp_avg_sq"].float().mul_(second).addcmul_(gradient, gradient, value=1 - second)
         steps = state["step"].clamp(min=1)
         denominator = (square / (1 - second**steps)).sqrt_().add_(group["eps"])
-        rate = group["lr"] * taken
-        change = rate * (mean / (1 - first**steps) / denominator + group["weight_decay"] * parameter)
+        change = group["lr"] * (mean / (1 - first**steps) / denominator + group["weight_decay"] * parameter)
+        if self.found_inf is not None:  # the rate of a step that is to be skipped may be no number either
+            change.masked_fill_(self.found_inf > 0, 0)
         parameter.sub_(change)
         for key, new in (("exp_avg", mean), ("exp_avg_sq", square)):
             kept = new.bfloat16()  # what was loaded may have another dtype

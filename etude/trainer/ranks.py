@@ -18,6 +18,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from etude.trainer.mesh.together import Mesh
 
 T = TypeVar("T")
+_INTERFACE = "GLOO_SOCKET_IFNAME"
+"""The variable that says which network interface gloo uses: the user's, where it is set."""
 LOOPBACK = "127.0.0.1"
 """Of a rank whose others are all on its machine."""
 
@@ -78,7 +81,8 @@ class Setup:
 
     def join(self, store: dist.Store | None = None) -> None:
         """Meet the other ranks: at rank 0's store, whose own that is."""
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(self.address))
+        if _INTERFACE not in os.environ:
+            os.environ[_INTERFACE] = interface_of(self.address)
         ranks, patience = self.trainer.processes, timedelta(seconds=scaled(START_S))
         if store is None:
             store = dist.TCPStore(*self.rendezvous, ranks, is_master=False, timeout=patience)
@@ -110,11 +114,19 @@ class Setup:
 
 
 def interface_of(address: str) -> str:
-    """The network interface of this machine that has an address. Raises EtudeError where none has."""
+    """The network interface of this machine that has an address, which may be given by a name. Raises EtudeError where
+    none has.
+    """
+    meant = {address}
+    with suppress(OSError):
+        meant |= {str(each[4][0]) for each in socket.getaddrinfo(address, None)}
     for name, addresses in psutil.net_if_addrs().items():
-        if any(each.address == address for each in addresses):
+        if any(each.address in meant for each in addresses):
             return name
-    raise EtudeError(f"no network interface of this machine has the address {address}, by which Ray knows it")
+    raise EtudeError(
+        f"no network interface of this machine has the address {address}, by which Ray knows it; name the one by which "
+        f"the others reach it in {_INTERFACE} (`ip addr` lists them), in [env] of the file of `etude cluster`"
+    )
 
 
 def _rendezvous(setup: Setup) -> tuple[Setup, dist.Store]:

@@ -101,17 +101,24 @@ class Checkpoints(Saving):
         super().__init__(trainer)
         self.directory, self.keep = directory, keep
         self.written = 0
-        self._on_disk = OnDisk(0, 0.0)
+        self._on_disk, self._version = OnDisk(0, 0.0), trainer.version
 
     def taken_up(self, step: int) -> None:
         """The trainer goes on from the checkpoint of this step."""
-        self._on_disk = OnDisk(step, 0.0)
+        self._on_disk, self._version = OnDisk(step, 0.0), self.trainer.version
+
+    def are_due(self, every: int) -> bool:
+        """Whether the trainer's version is one of those to be saved, and not saved yet: a step that was skipped has
+        made none, and is no reason to write over one that is whole.
+        """
+        return self.trainer.version != self._version and self.trainer.version % every == 0
 
     def save(self, step: int, beside: Mapping[str, Any]) -> float:
         """Have the state after this step saved, with what belongs to it `beside`, as one file that is whole or not
         there; returns as `put` does.
         """
         version, began = self.trainer.version, time.perf_counter()
+        self._version = version
         shards = None if self.trainer.config.mesh is None else shards_path(self.directory, version)
 
         def finish(state: dict[str, Any]) -> None:

@@ -254,10 +254,12 @@ class Trainer:
 
     def _kl_lr_scale(self, divergence: Tensor) -> Figure:
         """What the learning rate is multiplied by, for a policy far from its samples. Muon's steps are equally long
-        whatever the gradient, so that nothing else would slow it.
+        whatever the gradient, so that nothing else would slow it. By 0 where nobody knows how far.
         """
         target = self.config.divergence_target
-        return 1.0 if target is None else torch.where(divergence <= target, 1.0, target / divergence)
+        if target is None:
+            return 1.0
+        return torch.where(divergence <= target, 1.0, (target / divergence).nan_to_num(nan=0.0))
 
     def _lr_schedule(self, progress: float) -> float:
         warmup = min(1.0, (self.version + 1) / max(1, self.config.warmup_steps))

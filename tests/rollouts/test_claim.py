@@ -99,3 +99,17 @@ def test_a_recipe_that_was_written_down_is_known_for_one(tmp_path, name):
     Run(overridden(recipe, ["seed=1"]), tmp_path, resume=False)
     Run(recipe, tmp_path, resume=False)
     assert json.loads((tmp_path / "recipe.json").read_text())["seed"] == recipe.seed
+
+
+def test_a_run_of_a_mesh_goes_on_with_another_mesh_and_nothing_else_of_another(tmp_path):
+    recipe = load_recipe(ROOT / "recipes" / "mesh.toml", RunConfig)
+    Run(recipe, tmp_path, resume=False)
+    (tmp_path / "metrics.jsonl").touch()
+    smaller = overridden(recipe, ["trainer.ranks={fsdp=1}"])
+    Run(smaller, tmp_path, resume=True)
+    assert json.loads((tmp_path / "recipe.json").read_text())["trainer"]["ranks"] == {"fsdp": 1}
+    for other in (["seed=7"], ["trainer.ranks=2"]):
+        with pytest.raises(ConfigError, match="was started with another recipe"):
+            Run(overridden(smaller, other), tmp_path, resume=True)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        Run(recipe, tmp_path, resume=False)

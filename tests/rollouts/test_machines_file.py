@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import stat
 import sys
 
 import pytest
@@ -9,9 +11,11 @@ import pytest
 from etude.config import load_recipe
 from etude.errors import ConfigError, EtudeError
 from etude.rollouts.config import RunConfig
+from etude.rollouts.machines import far
 from etude.rollouts.machines.bare import BareCluster, MachineStatus, alike, status_of
 from etude.rollouts.machines.bare_config import BareConfig
 from etude.rollouts.machines.ssh import Unreached, ask, command_of
+from etude.serving.token import own_token, read_token
 
 TWO = 'machines=[{address="10.0.0.1"}, {address="10.0.0.2", ssh="root@two"}]'
 
@@ -28,6 +32,11 @@ def recipe(*sets):
     ("sets", "said"),
     [
         (['machines=[{address="a"}, {address="a"}]'], "a is there twice"),
+        (['machines=[{address="A.example"}, {address="a.example"}]'], "a.example is there twice"),
+        (['machines=[{address="10.0.0.01"}]'], "Leading zeros are not permitted"),
+        (['machines=[{address="fe80::1"}]'], "no IPv6; give a name or an IPv4 address"),
+        (['machines=[{address="a", resources={x=inf}}]'], r"machines\.0\.resources\.x: Input should be"),
+        (['machines=[{address="a", resources={CPU=4}}]'], "CPU is Ray's own name; give cpus"),
         (['machines=[{address="a", ssh="-oProxyCommand=x"}]'], "ssh"),
         (['files={"here.txt"="x"}'], "give an absolute path"),
         (['env={RAY_AUTH_MODE="disabled"}'], "is set by Etude"),
@@ -143,3 +152,22 @@ def test_the_far_side_answers_of_this_machine(ssh):
     assert {each.state for each in asyncio.run(BareCluster(config).status())} == {"stopped"}
     assert asyncio.run(BareCluster(config).down()) == {"10.0.0.1": 0, "10.0.0.2": 0}
     json.dumps([each.as_json() for each in asyncio.run(BareCluster(config).status())])
+
+
+def test_a_file_of_secrets_is_never_what_another_user_has_put_there(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("theirs")
+    for name in ("store.pem", "store.pem.partial", f"store.pem.{os.getpid()}.partial"):
+        (tmp_path / name).symlink_to(victim)
+    path = tmp_path / "store.pem"
+    far._put(path, b"secret")
+    assert victim.read_text() == "theirs" and path.read_text() == "secret" and not path.is_symlink()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_token_of_another_users_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "token"
+    assert own_token(path) == read_token(path)
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    with pytest.raises(ConfigError, match="is another user's"):
+        read_token(path)

@@ -165,7 +165,13 @@ def groups(*of):
         ("shared=shared", "must be an absolute path below /"),
         ("env={RAY_AUTH_MODE='disabled'}", "is set by Etude"),
         ("env={HF_TOKEN='x'}", "HF_TOKEN names a secret, and what is in env is in the manifest; put it in secrets"),
+        ("env={WANDB_KEY='x'}", "WANDB_KEY names a secret"),
+        ("env={HTTP_AUTHORIZATION='x'}", "HTTP_AUTHORIZATION names a secret"),
+        ("env={SLACK_WEBHOOK='x'}", "SLACK_WEBHOOK names a secret"),
+        ("env={DATABASE_URL='postgres://u:abc@db/x'}", "DATABASE_URL holds a URL with a user's name"),
         ("secrets={HF_TOKEN='hf_abc'}", "secrets.HF_TOKEN"),
+        (groups(GROUP.replace("head=4", "head=inf")), r"groups\.0\.resources\.head: Input should be"),
+        (groups(GROUP, SESSIONS.replace("count=2", "count=30000000")), r"groups\.1\.count: Input should be less"),
     ],
 )
 def test_a_file_of_nodes_that_cannot_be_meant_is_refused(nodes, override, said):
@@ -194,6 +200,8 @@ def test_a_file_of_nodes_that_cannot_be_meant_is_refused(nodes, override, said):
             [],
             "weight_store.options.secret_access_key: .* put it in secrets",
         ),
+        (["store='s3://KEY:hidden@bucket/runs'"], [], "^store: holds a URL with a user's name"),
+        (["engine={kind='vllm', urls=['http://u:hidden@gpu:8000'], weights_dir='/shared/w'}"], [], "^engine.urls: hol"),
         (["control.enabled=true"], [], "control.enabled"),
     ],
 )
@@ -201,6 +209,26 @@ def test_a_run_that_could_not_be_there_is_refused_in_one_sentence(nodes, sets, o
     with pytest.raises(ConfigError, match=said) as error:
         planned(RECIPE, sets, load_recipe(nodes, NodesConfig, of_nodes))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("trainer.ranks=0", "--set trainer.ranks: "),
+        ("name=A b", "'A b-0' (name and seed) cannot"),
+        ("sed=1", "unknown"),
+    ],
+)
+def test_the_command_says_what_is_wrong_with_the_recipe(nodes, capsys, override, said):
+    assert main(["cluster", "manifest", str(RECIPE), str(nodes), "--form", "kuberay", "--set", override]) == 42
+    assert said in capsys.readouterr().err
+
+
+def test_files_in_the_wrong_order_are_known_by_what_they_are(nodes, capsys):
+    assert main(["cluster", "manifest", str(nodes), str(RECIPE), "--form", "kuberay"]) == 42
+    assert f"{nodes}: this is a file for `etude cluster manifest`" in capsys.readouterr().err
+    assert main(["cluster", "up", str(RECIPE)]) == 42
+    assert f"{RECIPE}: this is a file for `etude train`" in capsys.readouterr().err
 
 
 def test_a_secret_in_the_recipe_itself_is_refused(nodes, tmp_path):
@@ -211,6 +239,33 @@ def test_a_secret_in_the_recipe_itself_is_refused(nodes, tmp_path):
     with pytest.raises(ConfigError, match=r"^weight_store.options.secret_access_key: names a secret") as error:
         planned(recipe, [], load_recipe(nodes, NodesConfig))
     assert "hidden" not in str(error.value)
+
+
+def test_a_url_with_a_password_in_a_comment_is_refused_by_its_line(nodes, tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("# mind git@host and a@b\n# it was s3://u:hidden@bucket/x\n" + RECIPE.read_text())
+    with pytest.raises(ConfigError, match=r"^line 2 of the recipe: holds a URL with a user's name") as error:
+        planned(recipe, [], load_recipe(nodes, NodesConfig))
+    assert "hidden" not in str(error.value)
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\u0085"])
+def test_a_recipes_text_is_the_same_on_the_nodes(nodes, tmp_path, end):
+    """Also where Unicode knows more ends of lines than TOML and a shell do."""
+    text = RECIPE.read_text().replace("seed = 0", f"seed = 0 # note{end}[faults]")
+    assert text != RECIPE.read_text()
+    (recipe := tmp_path / "recipe.toml").write_text(text)
+    run = run_of(nodes, recipe=recipe)
+    (task,) = skypilot.documents_of(run)
+    assert f"<<'END-OF-RECIPE'\n{text}END-OF-RECIPE\n" in task["run"]
+    assert kuberay.documents_of(run)[0]["data"]["recipe.toml"] == text
+
+
+def test_amounts_are_written_with_all_their_digits(nodes):
+    many = groups(GROUP, SESSIONS.replace("sessions=1", "sessions=1234567, half=0.12345678, all=2.5e7"))
+    found = kuberay.documents_of(planned(RECIPE, [], load_recipe(nodes, NodesConfig, [many])))[1]
+    (workers,) = found["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert workers["resources"] == {"sessions": "1234567", "half": "0.12345678", "all": "25000000"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 
 import pytest
-import ray
 from proofs import one_of_each
 
 from etude.config import load_recipe
@@ -18,6 +17,7 @@ from etude.errors import ConfigError, DeadlineExceeded, EtudeError
 from etude.records import Version
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import FaultConfig, Patience, RestartBudgetSpent, Restarts, restarts_of
+from etude.rollouts.own_ray import start_ray, stop_ray
 from etude.rollouts.ray_process import STOP_S, ActorBase, NotStarted, RayProcess
 from etude.rollouts.trainer_worker import TrainerWorker
 from etude.rollouts.worker import STATES, TABLE, Worker, WorkerGone, WrongEvent
@@ -82,10 +82,11 @@ class ProcessSpec:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def with_ray():
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 1024 * 1024)
+def with_ray(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("ray")
+    start_ray(directory, {}, num_cpus=1, object_store_memory=80 * 1024 * 1024)
     yield
-    ray.shutdown()
+    stop_ray(directory)
 
 
 @pytest.fixture

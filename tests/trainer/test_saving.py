@@ -2,8 +2,10 @@
 
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -112,4 +114,28 @@ def test_one_that_cannot_be_written_stays_an_error_and_leaves_the_older_ones(tra
         with pytest.raises(IsADirectoryError, match="step-00000002"):
             ask()
     assert kept.on_disk(1).step == 1 and load_latest(tmp_path)["trainer"]["version"] == 1
+    kept.close()
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_batch_without_numbers_spoils_neither_the_weights_nor_the_checkpoint(name, tmp_path):
+    optimizer = OptimizerConfig(name=name, lr=0.01, format="bf16")
+    trainer = scale.trainer_for(scale.base_for(SHAPE), "torch", optimizer=optimizer, divergence_target=0.001)
+    kept = Checkpoints(trainer, tmp_path)
+    assert not kept.are_due(1), "the base is there anyway"
+    trainer.step(batch_for(trainer))
+    assert kept.are_due(1) and not kept.are_due(2)
+    kept.save(1, {})
+    before, batch = copied(trainer.state_dict()), batch_for(trainer)
+    unknown = np.where(batch.loss_mask, np.float32(np.nan), batch.behaviour_logprobs)
+    line = trainer.step(replace(batch, behaviour_logprobs=unknown))
+    assert np.isnan(line["grad_norm"]) and line["rate_scale"] == 0 and trainer.skipped == 1
+    assert all(same(trainer.state_dict()["masters"], before["masters"])) and not kept.are_due(1)
+    assert all(same(trainer.state_dict()["optimizer"], before["optimizer"]))
+    trainer.step(batch_for(trainer))
+    assert (
+        trainer.version == 2
+        and kept.are_due(2)
+        and all(each.isfinite().all() for each in trainer.trained.trained.values())
+    )
     kept.close()

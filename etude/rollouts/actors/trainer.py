@@ -177,7 +177,7 @@ class TrainerActor:
             spent_s = {"step_s": time.perf_counter() - started, "step_cpu_s": time.process_time() - cpu}
             return spent_s | {"save_stall_ms": save_stall_ms}
 
-        if self.trainer.version % self.config.rollouts.checkpoint_every:
+        if not self.checkpoints.are_due(self.config.rollouts.checkpoint_every):
             return metrics | spent()
         beside = {
             "controller": controller_state,

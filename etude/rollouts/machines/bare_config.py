@@ -7,15 +7,17 @@ laptop can hold it.
 from __future__ import annotations
 
 import re
+from ipaddress import IPv4Address
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from etude.config import Config
 from etude.deadlines import DeadlineConfig
 from etude.environments.remote import default_state_dir
 from etude.errors import ConfigError
+from etude.rollouts.machines.config import Resources
 from etude.serving.token import own_token
 
 Destination = Annotated[str, Field(pattern=r"^[^-\s][^\s]*$")]
@@ -24,16 +26,25 @@ Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 _OURS = re.compile(r"RAY_|ETUDE_")
 
 
+def _as_usual(address: str) -> str:
+    """The one spelling of an address. Raises ValueError for what is none, or of a kind that was never tried."""
+    if ":" in address:
+        raise ValueError(f"{address}: Etude's clusters know no IPv6; give a name or an IPv4 address of the machine")
+    if re.fullmatch(r"[\d.]+", address):
+        return str(IPv4Address(address))
+    return address.lower()
+
+
 class MachineConfig(Config):
     """One machine."""
 
-    address: str = Field(pattern=r"^[\w.:\-]+$")
-    """By which the others reach it: an IP address or a name."""
+    address: Annotated[str, Field(pattern=r"^[\w.:\-]+$"), AfterValidator(_as_usual)]
+    """By which the others reach it: an IPv4 address or a name."""
     ssh: Destination | None = None
     """What `ssh` is told, `USER@HOST` or a host of ~/.ssh/config; None: the address."""
     cpus: int | None = Field(None, ge=0)
     """That Ray may give away there; None: all."""
-    resources: dict[str, Annotated[float, Field(gt=0)]] = {}
+    resources: Resources = {}
     """Further things that Ray may give away there, by names of your own: a recipe's `machines.places` asks for them."""
 
     @property

@@ -9,12 +9,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from etude.config import Config
 
 Part = Literal["trainer", "engine", "sessions", "rewards"]
-Asked = dict[str, Annotated[float, Field(gt=0)]]
+Amount = Annotated[float, Field(ge=1e-4, le=1e15, allow_inf_nan=False)]
+"""Of something that Ray gives away, which it counts in ten thousandths."""
+Asked = dict[str, Amount]
+ResourceName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*$")]
+_RAYS_OWN = ("CPU", "GPU", "memory", "object_store_memory")
+
+
+def _of_your_own(resources: dict[str, float]) -> dict[str, float]:
+    for name in resources:
+        if name in _RAYS_OWN:
+            raise ValueError(
+                f"{name} is Ray's own name; give cpus, gpus or memory_gb where the table has them, and another name to "
+                "anything else"
+            )
+    return resources
+
+
+Resources = Annotated[dict[ResourceName, Amount], AfterValidator(_of_your_own)]
+"""What Ray may give away on a machine beside what it has names for."""
 RAY_VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0",

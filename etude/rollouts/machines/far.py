@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from etude import __version__
-from etude.durable import write_whole
+from etude.durable import write_private
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.plain import say
 from etude.rollouts.machines.config import RAY_VARIABLES
@@ -161,7 +161,7 @@ def _put(path: Path, content: bytes) -> None:
     usual = os.umask(0o077)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, content)
+        write_private(path, content)
     finally:
         os.umask(usual)
 

@@ -12,14 +12,12 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import os
 import secrets
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray import _raylet
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
@@ -29,6 +27,7 @@ from etude.deadlines import scaled
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError
 from etude.rollouts.machines.config import MachinesConfig, Part
 from etude.rollouts.machines.room import asked_of, require_room
+from etude.rollouts.own_ray import know_token
 from etude.rollouts.ray_signals import own_sigterm
 from etude.serving.token import read_token
 from etude.weights.opening import is_local, open_store
@@ -53,10 +52,7 @@ def join(machines: MachinesConfig, variables: Mapping[str, str]) -> None:
     token = machines.token_file
     if token is not None:
         read_token(token.expanduser())
-        os.environ.pop("RAY_AUTH_TOKEN", None)  # Ray would take it in place of the file's
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token.expanduser().resolve())}
-        raylet: Any = _raylet
-        raylet.Config.initialize("")  # Ray has read the mode when it was imported
+        know_token(token.expanduser().resolve())
     try:
         with own_sigterm():
             ray.init(

@@ -12,6 +12,7 @@ from typing import Any
 from etude.rollouts.machines.config import OBJECT_STORE_BYTES
 from etude.rollouts.machines.manifest import PORT, Planned
 from etude.rollouts.machines.nodes_config import NodeGroup
+from etude.rollouts.machines.room import number_of
 
 _GIVEN = "/run/etude"
 """Where the head finds what is in the ConfigMap."""
@@ -54,7 +55,7 @@ def documents_of(run: Planned) -> list[dict[str, Any]]:
 
 def _ray_of(group: NodeGroup) -> dict[str, Any]:
     """What KubeRay starts Ray with, beside the pod's limits."""
-    resources = {name: f"{amount:g}" for name, amount in group.resources.items()}
+    resources = {name: number_of(amount) for name, amount in group.resources.items()}
     return {
         "rayStartParams": {"object-store-memory": str(OBJECT_STORE_BYTES)},
         **({"resources": resources} if resources else {}),

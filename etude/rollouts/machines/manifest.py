@@ -22,13 +22,14 @@ from etude.errors import ConfigError
 from etude.rollouts.config import RunConfig
 from etude.rollouts.fleet import places_of
 from etude.rollouts.machines.config import RAY_VARIABLES, Part
-from etude.rollouts.machines.nodes_config import NodesConfig, names_a_secret
+from etude.rollouts.machines.nodes_config import NodesConfig, holds_a_login, names_a_secret
 from etude.rollouts.machines.room import asked_of, require_room, times, words_of
 
 PORT = 6379
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,45}[a-z0-9])?")
 """Of a RayJob: longer ones would be cut in the names that KubeRay makes of it."""
 _MORE = "`cpus`, `gpus`, `memory_gb` and `resources` of a group"
+_IN_URL = "holds a URL with a user's name"
 _JOIN_S = 300
 """For all nodes to join: with both forms they are there when the run is started, and have Ray to start."""
 
@@ -81,8 +82,7 @@ def planned(recipe: Path, sets: Sequence[str], nodes: NodesConfig) -> Planned:
             f"name: {found.name!r} (name and seed) cannot be the name of a cluster: give at most 47 small letters, "
             "digits and -, a letter first"
         )
-    if secret := next(_secrets_in(config.model_dump(exclude_unset=True)), None):
-        raise ConfigError(f"{secret}: names a secret, and its value would be in the manifest; put it in secrets")
+    _require_no_secrets(found)
     if "path" in config.model.model_fields_set and not config.model.path.is_absolute():
         raise ConfigError(
             f"model.path: {config.model.path} is relative to this directory, which no node has; give an absolute path "
@@ -94,14 +94,29 @@ def planned(recipe: Path, sets: Sequence[str], nodes: NodesConfig) -> Planned:
     return found
 
 
-def _secrets_in(table: Any, above: str = "") -> Iterator[str]:
-    """The dotted paths of keys that hold a secret's value; paths of files are no texts here."""
-    for key, value in table.items() if isinstance(table, Mapping) else ():
-        path = f"{above}{key}"
-        if isinstance(value, str) and names_a_secret(str(key)):
-            yield path
-        for each in value if isinstance(value, list | tuple) else (value,):
-            yield from _secrets_in(each, f"{path}.")
+def _require_no_secrets(run: Planned) -> None:
+    """As far as names and URLs tell; in comments, URLs."""
+    found = [*_secrets_in(run.config.model_dump(exclude_unset=True))]  # in which paths of files are no texts
+    lines = enumerate(run.recipe.split("\n"), 1)
+    found += [(f"line {number} of the recipe", _IN_URL) for number, line in lines if holds_a_login(line)]
+    if found:
+        where, why = found[0]
+        raise ConfigError(f"{where}: {why}, and its value would be in the manifest; put it in secrets")
+
+
+def _secrets_in(table: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """The dotted paths of keys that hold a secret's value, and how it is known."""
+    if isinstance(table, Mapping):
+        for key, value in table.items():
+            below = f"{path}.{key}" if path else str(key)
+            if isinstance(value, str) and names_a_secret(str(key)):
+                yield below, "names a secret"
+            yield from _secrets_in(value, below)
+    elif isinstance(table, list | tuple):
+        for each in table:
+            yield from _secrets_in(each, path)
+    elif isinstance(table, str) and holds_a_login(table):
+        yield path, _IN_URL
 
 
 def _processes(config: RunConfig) -> dict[Part, int]:

@@ -13,13 +13,17 @@ from pydantic import Field, model_validator
 
 from etude.config import Config
 from etude.rollouts.machines.bare_config import Variable
+from etude.rollouts.machines.config import Resources
 
 Label = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$")]
-ResourceName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*$")]
 SecretKey = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._A-Za-z0-9]+$")]
 _OURS = re.compile(r"RAY_|ETUDE_|SKYPILOT_")
-_RAYS_OWN = ("CPU", "GPU", "memory", "object_store_memory")
-_SECRET = re.compile(r"(^|_)(secret|password|passwd|token|credentials?|(api|access|private|account)_?key)(_|$)", re.I)
+_SECRET = re.compile(
+    r"(^|_)(secret|password|passwd|token|credentials?|auth|authorization|webhook|(api|access|private|account)_?key)(_|$)"
+    r"|(^|_)(?<!public_)key$",
+    re.I,
+)
+_LOGIN = re.compile(r"\w://[^\s/?#'\"]*@")
 
 
 def names_a_secret(name: str) -> bool:
@@ -27,12 +31,17 @@ def names_a_secret(name: str) -> bool:
     return bool(_SECRET.search(name)) and not name.lower().endswith(("_file", "_path", "_env", "_id"))
 
 
+def holds_a_login(text: str) -> bool:
+    """Whether there is a URL in it that says who its user is, and most often their password."""
+    return bool(_LOGIN.search(text))
+
+
 class NodeGroup(Config):
     """Nodes that are alike: pods of KubeRay, machines or pods of SkyPilot."""
 
     name: Label
     """Of its pods, and in what is said of it."""
-    count: int = Field(1, ge=1)
+    count: int = Field(1, ge=1, le=10_000)
     """How many of them."""
     cpus: int = Field(ge=1)
     """Of each, all of which Ray gives away."""
@@ -40,20 +49,13 @@ class NodeGroup(Config):
     """Of each, in units of 2^30 bytes."""
     gpus: int = Field(0, ge=0)
     """Of each."""
-    resources: dict[ResourceName, Annotated[float, Field(gt=0)]] = {}
+    resources: Resources = {}
     """Further things that Ray may give away there, by names of your own: a recipe's `machines.places` asks for them."""
     privileged: bool = False
     """Whether the container is privileged, as sandboxes of the namespace backend need. It gives up the isolation of the
     container, so dedicate the nodes."""
     node_selector: dict[str, str] = {}
     """Labels of the Kubernetes nodes that its pods may be on, with `--form kuberay`: the kind of GPU, say."""
-
-    @model_validator(mode="after")
-    def _own_names(self) -> NodeGroup:
-        for name in self.resources:
-            if name in _RAYS_OWN:
-                raise ValueError(f"resources: {name} is Ray's own name; give cpus, gpus or memory_gb")
-        return self
 
     @property
     def offers(self) -> dict[str, float]:
@@ -93,11 +95,10 @@ class NodesConfig(Config):
         for name in (*self.env, *self.secrets):
             if _OURS.match(name) or (name in self.env and name in self.secrets):
                 raise ValueError(f"{name}: is set by Etude, or both in env and in secrets; leave it out")
-        for name in self.env:
-            if names_a_secret(name):
-                raise ValueError(
-                    f"env: {name} names a secret, and what is in env is in the manifest; put it in secrets"
-                )
+        for name, value in self.env.items():
+            if names_a_secret(name) or holds_a_login(value):
+                kind = "names a secret" if names_a_secret(name) else "holds a URL with a user's name"
+                raise ValueError(f"env: {name} {kind}, and what is in env is in the manifest; put it in secrets")
         return self
 
     @property

@@ -24,7 +24,12 @@ def times(asked: Mapping[str, float], machine: Mapping[str, float]) -> int:
 
 
 def words_of(amounts: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {amount:g}" for name, amount in amounts.items())
+    return ", ".join(f"{name} {number_of(amount)}" for name, amount in amounts.items())
+
+
+def number_of(amount: float) -> str:
+    """All of its digits, and none behind the point where it is whole."""
+    return str(int(amount)) if amount == int(amount) else repr(amount)
 
 
 def require_room(config: RunConfig, machines: Sequence[Mapping[str, float]], more: str) -> None:

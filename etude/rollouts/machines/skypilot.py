@@ -66,7 +66,8 @@ def _require_alike(nodes: NodesConfig) -> None:
 def _on_each(run: Planned) -> list[str]:
     """The script, in bash. The first node is the head, and those after it are the groups in order."""
     delimiter = "END-OF-RECIPE"
-    while delimiter in run.recipe.splitlines():
+    recipe = run.recipe.removesuffix("\n").split("\n")  # TOML knows no other ends of lines, and bash none either
+    while delimiter in recipe:
         delimiter += "-"
     exports = {"RAY_AUTH_MODE": "token", **run.variables}
     return [
@@ -90,7 +91,7 @@ def _on_each(run: Planned) -> list[str]:
         "trap 'kill $ray; wait $ray || true' EXIT",
         "recipe=$(mktemp)",
         f"cat > $recipe <<'{delimiter}'",
-        *run.recipe.splitlines(),
+        *recipe,
         delimiter,
         *run.command_lines(),
     ]

@@ -19,12 +19,13 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from blake3 import blake3
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from etude.errors import CheckpointError, RankLost
-from etude.trainer.optimizers import OptimizerSet
+from etude.trainer.mesh.described import DESCRIPTION, Shards
+from etude.trainer.optimizers import Muon, OptimizerSet
 
 if TYPE_CHECKING:
     from etude.trainer.mesh.trained import ShardedTrained
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _MASTER, _MOMENT = "masters.{}", "moments.{}.{}"
 _SCALAR = "step"
 """AdamW's count of a parameter's steps: the one moment that is no tensor of its shape."""
+_OF_MUON, _OF_ADAMW = {"momentum"}, {_SCALAR, "exp_avg", "exp_avg_sq"}
 
 
 Rows = Mapping[str, Tensor]
@@ -54,7 +56,7 @@ def write_shards(
         dcp.save(state, storage_writer=FileSystemWriter(directory, sync_files=True), process_group=group)
         # each its own files: of another machine's, a directory that is shared may not tell for a while
         own = directory.glob(f"__{dist.get_rank()}_*")
-        return _hashes(group, [*own, *([directory / ".metadata"] if dist.get_rank() == 0 else [])])
+        return _hashes(group, [*own, *([directory / DESCRIPTION] if dist.get_rank() == 0 else [])])
     except CheckpointException as error:  # raised on all ranks, whichever could not write
         whose = "; ".join(f"rank {rank}: {fault[0]}" for rank, fault in sorted(error.failures.items()))
         raise CheckpointError(
@@ -65,10 +67,11 @@ def write_shards(
         raise RankLost(f"{directory}: a rank ended while it was written; the older checkpoints are whole") from error
 
 
-def read_shards(directory: Path, hashes: Mapping[str, str], trained: ShardedTrained, optimizer: OptimizerSet) -> None:
+def read_shards(shards: Shards, trained: ShardedTrained, optimizer: OptimizerSet) -> None:
     """Take this rank's rows. Raises CheckpointError for shards that are not what was saved, or of other tensors than
     are trained.
     """
+    directory, hashes = shards.directory, shards.hashes
     own = [directory / name for name in sorted(hashes)[dist.get_rank() :: dist.get_world_size()]]
     found = _hashes(trained.sharded.layout.beside, [path for path in own if path.is_file()])
     if wrong := sorted(name for name, each in hashes.items() if found.get(name) != each):
@@ -76,7 +79,7 @@ def read_shards(directory: Path, hashes: Mapping[str, str], trained: ShardedTrai
             f"{directory / wrong[0]}: missing, torn or changed since it was saved; remove this checkpoint's file, and "
             "the one before it is used"
         )
-    saved = FileSystemReader(directory).read_metadata().state_dict_metadata
+    saved = shards.tensors()
     shapes = {name: _MASTER.format(name) for name in trained.trained}
     of_masters = {key for key in saved if key.startswith(_MASTER.format(""))}
     if differing := sorted(of_masters ^ set(shapes.values())):
@@ -87,13 +90,12 @@ def read_shards(directory: Path, hashes: Mapping[str, str], trained: ShardedTrai
     masters = {key: trained.spread(name, trained.trained[name].detach()) for name, key in shapes.items()}
     moments = {key: _empty(trained, key, each) for key, each in saved.items() if key not in of_masters}
     for key, each in masters.items():
-        there = saved[key]
-        if isinstance(there, TensorStorageMetadata) and there.size != each.shape:
+        if (there := saved[key]).size != each.shape:
             raise CheckpointError(
                 f"{directory}: {key} is of {tuple(there.size)} there and of {tuple(each.shape)} here: resume with the "
                 "trainer.lora that it had"
             )
-    dcp.load(masters | moments, storage_reader=FileSystemReader(directory))
+    dcp.load(masters | moments, storage_reader=shards)
     _take_moments(trained, optimizer, moments)
 
 
@@ -101,11 +103,17 @@ def _take_moments(trained: ShardedTrained, optimizer: OptimizerSet, moments: Map
     for name, parameter in trained.trained.items():
         mine = next(each for each in optimizer.optimizers if any(parameter is p for p in _parameters(each)))
         begins = _MOMENT.format(name, "")
-        mine.state[parameter] = {
+        found = {
             key.removeprefix(begins): value if key.endswith("." + _SCALAR) else trained.here(value)
             for key, value in moments.items()
             if key.startswith(begins) and "." not in key.removeprefix(begins)
         }
+        if found and found.keys() != (_OF_MUON if isinstance(mine, Muon) else _OF_ADAMW):
+            raise CheckpointError(
+                f"the checkpoint has {', '.join(sorted(found))} of {name}, which another optimizer keeps: resume with "
+                "the trainer.optimizer that it had"
+            )
+        mine.state[parameter] = found
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -118,9 +126,8 @@ def moments_of(trained: ShardedTrained, optimizer: OptimizerSet) -> dict[str, di
     return {name: states[id(parameter)] for name, parameter in trained.trained.items() if id(parameter) in states}
 
 
-def _empty(trained: ShardedTrained, key: str, saved: Any) -> Tensor:
+def _empty(trained: ShardedTrained, key: str, saved: TensorStorageMetadata) -> Tensor:
     """Room for a moment."""
-    assert isinstance(saved, TensorStorageMetadata)
     name, _, moment = key.removeprefix(_MOMENT.partition("{")[0]).rpartition(".")
     dtype = saved.properties.dtype
     if moment == _SCALAR:

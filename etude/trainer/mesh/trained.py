@@ -26,6 +26,7 @@ from etude.models.decoder import Decoder
 from etude.models.peft import save_adapter
 from etude.trainer.config import OptimizerConfig, TrainerConfig
 from etude.trainer.mesh.checkpoints import moments_of, read_shards, write_shards
+from etude.trainer.mesh.described import Shards
 from etude.trainer.mesh.gathering import Part, gather, parts_of
 from etude.trainer.mesh.muon import ShardedOrthogonaliser
 from etude.trainer.mesh.sharding import Sharded, here, of_experts
@@ -139,7 +140,7 @@ class ShardedTrained(Trained):
             raise CheckpointError(
                 "the checkpoint was saved by ranks that held all weights each: resume with trainer.ranks as a number"
             )
-        read_shards(directory / state["shards"]["name"], state["shards"]["hashes"], self, optimizer)
+        read_shards(Shards(directory, state["shards"]), self, optimizer)
         optimizer.rest()
         self.round()
 

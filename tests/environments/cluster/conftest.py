@@ -1,9 +1,7 @@
 """A Ray of the tests' own, with a cluster of two agents on it that take this machine for two."""
 
 import asyncio
-import logging
 import time
-from pathlib import Path
 
 import pytest
 import ray
@@ -14,8 +12,7 @@ from etude.environments.cluster.config import ClusterConfig
 from etude.environments.cluster.launch import Launched
 from etude.environments.cluster.settings import AgentConfig
 from etude.environments.scheduling.queues import QueueConfig
-
-ROOT = Path(__file__).parents[3]
+from etude.rollouts.own_ray import start_ray, stop_ray
 
 
 class Pair:
@@ -55,25 +52,17 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def ray_here():
+def ray_here(tmp_path_factory):
     """Ray, on this machine alone; gives the machine's id in it."""
+    directory = tmp_path_factory.mktemp("ray")
+    variables = {"OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("RAY_AUTH_MODE", "disabled"), ("RAY_USAGE_STATS_ENABLED", "0")):
-            patch.setenv(name, value)
-        variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
-        ray.init(
-            num_cpus=2,
-            include_dashboard=False,
-            object_store_memory=100 << 20,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            configure_logging=False,
-            runtime_env={"env_vars": variables},
-        )
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        start_ray(directory, variables, object_store_memory=100 << 20)
     try:
         yield ray.nodes()[0]["NodeID"]
     finally:
-        ray.shutdown()
+        stop_ray(directory)
 
 
 @pytest.fixture(scope="module")
