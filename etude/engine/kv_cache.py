@@ -2,9 +2,10 @@
 
 Owns the tensors (keys and values in fp32, of latent attention too, and the expert routes of every cached position),
 reference counts, the prefix index and eviction. A page is full or it is the last of exactly one sequence; full pages
-are shared by reference and never written again. Prefix keys are salted by weight version: new sequences never start
-from another version's pages. Never runs the model (`engine.torch_engine`). On a host the layout of a page is
-`kernels.paged_attention`'s; on a device a token is a row [G, C] of its layer, page by page.
+are shared by reference and never written again. Prefix keys are salted by weight version: no sequence takes up another
+version's pages. With exact kernels two pages of one key hold the same bits, however they were computed. Never runs the
+model (`engine.torch_engine`). On a host the layout of a page is `kernels.paged_attention`'s; on a device a token is a
+row [G, C] of its layer, page by page.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class CachedSequence:
     prefix_id: int | None = None
     """Id of the last full page's prefix key; None once the sequence has mixed versions and can no longer be shared."""
     shared_pages: int = 0
-    """How many of its pages are in the prefix index under its keys."""
+    """How many of its pages are full, and in the prefix index under its keys."""
     kept_routes: Routes | None = None
     """Of its first positions, as they were sampled, where keys and values were or will be computed by newer weights."""
     lookup: PromptLookup | None = None
@@ -132,38 +133,62 @@ class PagedCache:
 
     # --- prefixes -----------------------------------------------------------------------------------------------------
 
-    def adopt_prefix(self, sequence: CachedSequence, version: int, most: int | None = None) -> int:
-        """Start an empty sequence from the longest cached prefix of its tokens, but its last one, or of fewer than
-        `most`; returns tokens reused.
+    def begin(self, sequence: CachedSequence, version: int) -> None:
+        """The pages of a sequence that holds none will be this version's, its own and those it takes up."""
+        sequence.prefix_id = -1 - version
+
+    def next_page(self, sequence: CachedSequence) -> PrefixKey | None:
+        """Key of the first page that it lacks, whole or in part, where that may be another's as well: its tokens are
+        known, and so is one after them. A sequence computes its last token itself.
         """
-        most = len(sequence.token_ids) if most is None else most
-        parent = -1 - version
-        while (len(sequence.pages) + 1) * PAGE < most:
-            start = len(sequence.pages) * PAGE
-            key = (parent, tuple(sequence.token_ids[start : start + PAGE]))
-            page = self._index.get(key)
-            if page is None:
-                break
-            self._index.move_to_end(key)
-            self.references[page] += 1
-            sequence.pages.append(page)
-            parent = self._ids[key]
-        sequence.computed = len(sequence.pages) * PAGE
-        sequence.shared_pages, sequence.prefix_id = len(sequence.pages), parent
-        return sequence.computed
+        prefix, end = sequence.prefix_id, (sequence.shared_pages + 1) * PAGE
+        if prefix is None or end >= len(sequence.token_ids):
+            return None
+        return prefix, tuple(sequence.token_ids[end - PAGE : end])
+
+    def adopt(self, sequence: CachedSequence) -> int:
+        """Take up the pages that it lacks, as far as they are there; returns how many tokens it need not compute."""
+        before = sequence.computed
+        while (key := self.next_page(sequence)) in self._index and self._take_up(sequence, key):
+            self._step_over(sequence, key)
+            sequence.computed = sequence.shared_pages * PAGE
+        return sequence.computed - before
 
     def share_full_pages(self, sequence: CachedSequence) -> None:
-        """Put pages that have become full into the prefix index, unless an equal one is there already."""
-        while sequence.prefix_id is not None and (sequence.shared_pages + 1) * PAGE <= sequence.computed:
-            number = sequence.shared_pages
-            key = (sequence.prefix_id, tuple(sequence.token_ids[number * PAGE : (number + 1) * PAGE]))
-            if key not in self._index:
-                self._index[key] = sequence.pages[number]
-                self._key_of_page[sequence.pages[number]] = key
+        """Put pages that have become full into the prefix index; where an equal one is there, hold that instead."""
+        while (prefix := sequence.prefix_id) is not None:
+            number, end = sequence.shared_pages, (sequence.shared_pages + 1) * PAGE
+            if end > sequence.computed:
+                return
+            key = (prefix, tuple(sequence.token_ids[end - PAGE : end]))
+            if key in self._index:
+                self._take_up(sequence, key)
+            else:
+                self._index[key], self._key_of_page[sequence.pages[number]] = sequence.pages[number], key
                 self._ids[key] = self._next_id
                 self._next_id += 1
-            sequence.prefix_id = self._ids[key]
-            sequence.shared_pages += 1
+            self._step_over(sequence, key)
+
+    def _step_over(self, sequence: CachedSequence, key: PrefixKey) -> None:
+        """Its next page is the one after this."""
+        sequence.prefix_id = self._ids[key]
+        sequence.shared_pages += 1
+
+    def _take_up(self, sequence: CachedSequence, key: PrefixKey) -> bool:
+        """Hold the index's page instead of one's own, which is freed. Not where its tokens took other routes, as
+        kernels that are not exact may lead them: what was sampled is trained on the routes that it had.
+        """
+        page, number = self._index[key], sequence.shared_pages
+        if number < len(sequence.pages):
+            own, filled = sequence.pages[number], max(0, sequence.computed - number * PAGE)
+            if not np.array_equal(self.routes[own, :filled], self.routes[page, :filled]):
+                return False
+            self.references[own] = 0
+            self.free.append(own)
+        sequence.pages[number : number + 1] = [page]
+        self._index.move_to_end(key)
+        self.references[page] += 1
+        return True
 
     # --- positions ----------------------------------------------------------------------------------------------------
 

@@ -17,11 +17,14 @@ from torch import Tensor
 
 from etude.engine.kv_cache import CachedSequence
 from etude.engine.lookup import Proposal
-from etude.engine.sampling import GREEDY_BELOW, NO_TRUNCATION, Truncation, support, top_logprobs, uniform
+from etude.engine.sampling import GREEDY_BELOW, NO_TRUNCATION, Truncation, score, support, top_logprobs, uniform
+from etude.errors import ContextOverflow, InvalidRequest
 from etude.harness.sampler import Completion, PromptTokenScore, SampleRequest
 from etude.records import Routes
 
 T = TypeVar("T")
+_SCORED_ROWS = 64
+"""Most prompt tokens scored at once: a row is as wide as the vocabulary."""
 
 
 class SampledToken(NamedTuple):
@@ -70,7 +73,7 @@ class RunningRequest:
     draft: list[int] = field(default_factory=list)
     """What the checkpoint's own layer says may come next."""
     cached: int | None = None
-    """Prompt tokens whose keys and values were there when it was first taken up."""
+    """Prompt tokens whose keys and values were there when its first were computed."""
     scores: list[PromptTokenScore] = field(default_factory=list)
     """Of the prompt from its second token on, where asked for."""
     moved_at: float = field(default_factory=time.monotonic)
@@ -111,6 +114,18 @@ class RunningRequest:
         top = top_logprobs(logprobs_V, most) if most else ()
         return sampled._replace(top=top, mask=support(logprobs_V) if self.request.sampling_mask else ())
 
+    def score(self, hidden_CD: Tensor, logits_of: Callable[[Tensor], Tensor]) -> int:
+        """Score the prompt's tokens that follow those just computed, of which these are the hidden states; what was
+        preempted has some already. Returns how many.
+        """
+        prompt, first, before = self.request.prompt_ids, self.sequence.computed, len(self.scores)
+        end = min(len(hidden_CD), len(prompt) - 1 - first)
+        for start in range(before - first, end, _SCORED_ROWS):
+            logits = logits_of(hidden_CD[start : min(start + _SCORED_ROWS, end)])
+            tokens = prompt[first + start + 1 :][: len(logits)]
+            self.scores += score(logits, tokens, self.request.prompt_logprobs or 0)
+        return len(self.scores) - before
+
     def completion(self, stopped: bool, routes: Routes) -> Completion:
         """What was sampled, as it is handed out."""
         return Completion(
@@ -123,6 +138,19 @@ class RunningRequest:
             masks=tuple(each.mask for each in self.sampled) if self.request.sampling_mask else (),
             prompt_scores=tuple(self.scores),
         )
+
+
+def check(request: SampleRequest, vocabulary: int, max_context: int) -> None:
+    """Raises ContextOverflow or InvalidRequest for what a model of such a size could never carry out."""
+    ids, name = request.prompt_ids, request.session_id or "request"
+    if not ids:
+        raise InvalidRequest(f"{name}: the prompt is empty; give at least one token")
+    if min(ids) < 0 or max(ids) >= vocabulary:
+        wrong = min(ids) if min(ids) < 0 else max(ids)
+        raise InvalidRequest(f"token id {wrong} is not of this model, which has 0 to {vocabulary - 1}")
+    if len(ids) + request.max_tokens > max_context:
+        wanted = f"{len(ids)} prompt and {request.max_tokens} new tokens"
+        raise ContextOverflow(f"{name}: {wanted} do not fit a context of {max_context}")
 
 
 def resolve(future: Future[T], result: T) -> None:

@@ -2,8 +2,9 @@
 
 Owns the step loop, in a thread of its own: admit, pack (decode rows first, then prefill chunks), one forward, sample,
 deliver. New weights are put in between two steps; running sequences go on with the cache they have, and every token is
-marked with the version that sampled it. A session's cache is kept between its turns, until the pages are needed. Talks
-to: kv_cache (pages), attention, sampling. Never touches files or the network.
+marked with the version that sampled it. A session's cache is kept between its turns, until the pages are needed. What
+several sequences are to read is computed by one, and taken up by the others. Talks to: kv_cache (pages), attention,
+sampling. Never touches files or the network.
 """
 
 from __future__ import annotations
@@ -22,18 +23,15 @@ from etude.engine.attention import PagedAttention
 from etude.engine.cache_size import cache_pages
 from etude.engine.config import EngineConfig
 from etude.engine.forward import Forward, fits
-from etude.engine.kv_cache import CachedSequence, OutOfPages, PagedCache
-from etude.engine.running import Constraint, OnToken, RunningRequest, SampledToken, reject, resolve
-from etude.engine.sampling import chosen_of, distribution, draw, forbid, score
+from etude.engine.kv_cache import CachedSequence, OutOfPages, PagedCache, PrefixKey
+from etude.engine.running import Constraint, OnToken, RunningRequest, SampledToken, check, reject, resolve
+from etude.engine.sampling import chosen_of, distribution, draw, forbid
 from etude.engine.served import load_served
 from etude.engine.speculation import Speculation
-from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest
+from etude.errors import DeadlineExceeded, EtudeError
 from etude.harness.sampler import NO_SESSION, Completion, SampleRequest
 from etude.models.decoder import Decoder
 from etude.records import BASE_VERSION, Version
-
-_SCORED_ROWS = 64
-"""Most prompt tokens scored at once: a row is as wide as the vocabulary."""
 
 
 class TorchEngine:
@@ -73,17 +71,7 @@ class TorchEngine:
 
     def check(self, request: SampleRequest) -> None:
         """Raises ContextOverflow or InvalidRequest for what could never be carried out; nobody else must suffer it."""
-        ids, vocabulary = request.prompt_ids, self.decoder.config.vocab_size
-        if not ids:
-            raise InvalidRequest(f"{request.session_id or 'request'}: the prompt is empty; give at least one token")
-        if min(ids) < 0 or max(ids) >= vocabulary:
-            wrong = min(ids) if min(ids) < 0 else max(ids)
-            raise InvalidRequest(f"token id {wrong} is not of this model, which has 0 to {vocabulary - 1}")
-        if len(ids) + request.max_tokens > self.max_context:
-            wanted = f"{len(ids)} prompt and {request.max_tokens} new tokens"
-            raise ContextOverflow(
-                f"{request.session_id or 'request'}: {wanted} do not fit a context of {self.max_context}"
-            )
+        check(request, self.decoder.config.vocab_size, self.max_context)
 
     async def sample(
         self, request: SampleRequest, on_token: OnToken | None = None, constraint: Constraint | None = None
@@ -298,16 +286,16 @@ class TorchEngine:
         self.counters["swaps"] += 1
         self.counters["in_flight_swaps"] += bool(self._running)
         for sequence in [*self._idle.values(), *(running.sequence for running in self._running)]:
-            if self.config.in_flight == "recompute":
+            if self.config.in_flight == "recompute" or not sequence.computed:
                 self.counters["recomputed_tokens"] += sequence.computed
                 self.cache.forget(sequence)
-                self.cache.adopt_prefix(sequence, self._prefixes, most=0)  # its pages are the new version's
+                self.cache.begin(sequence, self._prefixes)
             else:
                 sequence.prefix_id = None  # from here on its pages mix versions
         resolve(done, time.perf_counter() - started)
 
     def _admit(self, running: RunningRequest) -> None:
-        """Take up the session's own cache, or else the longest prefix anyone has left; nothing where all is scored."""
+        """Go on with the session's own cache, or with none: what else there is, is looked up in each step."""
         previous = self._idle.pop(running.request.session_id, None)
         prompt = running.sequence.token_ids
         scored = running.request.prompt_logprobs is not None
@@ -323,10 +311,7 @@ class TorchEngine:
         else:
             if previous is not None:
                 self.cache.release(previous)
-            most = 0 if scored else None
-            self.counters["prefix_hit_tokens"] += self.cache.adopt_prefix(running.sequence, self._prefixes, most)
-        if running.cached is None:
-            running.cached = running.sequence.computed
+            self.cache.begin(running.sequence, self._prefixes)
 
     def _step(self) -> None:
         batch = self._pack()
@@ -359,14 +344,24 @@ class TorchEngine:
         return output.hidden_ND, output.routing.experts_NLK.cpu().numpy()
 
     def _pack(self) -> list[tuple[RunningRequest, int]]:
-        """Who computes how many tokens in this step. Makes room for each: where there is none, the youngest waits."""
+        """Who computes how many tokens in this step. A page that several lack is computed by the first of them, and the
+        others wait for it. Makes room for each: where there is none, the youngest waits.
+        """
         budget = self.config.step_tokens
         batch: list[tuple[RunningRequest, int]] = []
         preempted: set[RunningRequest] = set()
+        under_way: set[PrefixKey | None] = set()
         for running in sorted(self._running, key=lambda r: r.to_compute != 1):  # decode rows first; the sort is stable
             running.proposed, running.proposals = [], []
+            if running in preempted:
+                continue
+            page = self._look_up(running)
+            if page is not None and page in under_way:
+                running.moved_at = time.monotonic()  # what it waits for is computed now
+                self.counters["prefix_waits"] += 1
+                continue
             count = min(running.to_compute, budget)
-            if count == 0 or running in preempted:
+            if count == 0:
                 continue
             if count == running.to_compute == 1 and self._speculates:
                 running.proposed = self._speculation.propose(running, len(self._running), budget - 1)
@@ -375,7 +370,19 @@ class TorchEngine:
             if running not in preempted:
                 budget -= count
                 batch.append((running, count))
+                under_way.add(page)
+                if running.cached is None:
+                    running.cached = running.sequence.computed
         return [(running, count) for running, count in batch if running not in preempted]
+
+    def _look_up(self, running: RunningRequest) -> PrefixKey | None:
+        """Take up pages that others have computed meanwhile; returns the key of the next, which somebody has to.
+        Whoever wants its prompt scored computes all of it, and nobody waits for that.
+        """
+        if running.request.prompt_logprobs is not None:
+            return None
+        self.counters["prefix_hit_tokens"] += self.cache.adopt(running.sequence)
+        return self.cache.next_page(running.sequence)
 
     def _make_room(self, running: RunningRequest, length: int) -> set[RunningRequest]:
         """Pages for the first `length` tokens; returns whom that has cost theirs, `running` itself perhaps among
@@ -393,7 +400,7 @@ class TorchEngine:
                     self.counters["sessions_evicted"] += 1
                     continue
                 victim = self._running[-1]
-                self.cache.release(victim.sequence)  # recomputed from its tokens when it comes up again
+                self.cache.forget(victim.sequence)  # recomputed from its tokens when it comes up again
                 with self._wake:
                     self._running.remove(victim)
                     self._waiting.appendleft(victim)
@@ -410,7 +417,7 @@ class TorchEngine:
         for running, count in batch:
             end += count
             if running.request.prompt_logprobs is not None:
-                self._score(running, hidden_ND[end - count : end])
+                self.counters["scored_tokens"] += running.score(hidden_ND[end - count : end], self.decoder.logits)
             running.sequence.computed += count - len(running.proposed)
             running.moved_at = moved_at
             self.cache.share_full_pages(running.sequence)
@@ -457,16 +464,6 @@ class TorchEngine:
             right += 1
         self._speculation.learn(running, right)
         self.counters["decode_tokens"] += right
-
-    def _score(self, running: RunningRequest, hidden_CD: torch.Tensor) -> None:
-        """Score the prompt's tokens that follow those just computed; what was preempted has some already."""
-        prompt, first, most = running.request.prompt_ids, running.sequence.computed, running.request.prompt_logprobs
-        end = min(len(hidden_CD), len(prompt) - 1 - first)
-        for start in range(len(running.scores) - first, end, _SCORED_ROWS):
-            logits = self.decoder.logits(hidden_CD[start : min(start + _SCORED_ROWS, end)])
-            tokens = prompt[first + start + 1 :][: len(logits)]
-            running.scores += score(logits, tokens, most or 0)
-            self.counters["scored_tokens"] += len(tokens)
 
     def _append(self, running: RunningRequest, sampled: SampledToken) -> bool:
         """Returns whether the request goes on."""

@@ -252,7 +252,8 @@ def test_sequences_that_share_pages_read_them_together_and_get_the_bits_of_each_
     for number in range(8):  # in turns from one family and the other
         prompt = prompts[number % 2]
         sequence = CachedSequence([*prompt, *(tokens.randrange(200) for _ in range(10 * number + 5))])
-        assert cache.adopt_prefix(sequence, 0) == len(prompt) // PAGE * PAGE * (number > 1)
+        cache.begin(sequence, 0)
+        assert cache.adopt(sequence) == len(prompt) // PAGE * PAGE * (number > 1)
         cache.reserve(sequence, len(sequence.token_ids))
         sequence.computed = len(sequence.token_ids) - 1 - number % 3
         cache.share_full_pages(sequence)

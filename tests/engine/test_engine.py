@@ -85,7 +85,7 @@ async def check_session(engine, model, name, rng, prefix):
         ids = full + [rng.randrange(3, 128) for _ in range(rng.randint(1, 12))]
 
 
-SMALL = EngineConfig(cache_tokens=40 * PAGE, step_tokens=24)
+SMALL = EngineConfig(cache_tokens=24 * PAGE, step_tokens=24)
 
 
 LARGE = EngineConfig(cache_tokens=16384)
@@ -298,7 +298,8 @@ def test_pages_are_shared_evicted_and_never_lost():
         else:
             shared = [1] * rng.choice([0, PAGE, 3 * PAGE])
             sequence = CachedSequence(shared + [rng.randrange(9) for _ in range(rng.randint(1, 60))])
-            cache.adopt_prefix(sequence, version=step // 200)
+            cache.begin(sequence, version=step // 200)
+            cache.adopt(sequence)
             try:
                 cache.reserve(sequence, len(sequence.token_ids))
             except OutOfPages:

@@ -227,7 +227,7 @@ def test_the_cached_part_of_a_prompt_is_told(engine):
 
 def test_an_error_of_the_engine_is_told_at_once_to_everybody():
     """Wherever a request is at that moment: just taken up, running, or waiting; and to who swaps weights."""
-    for broken in ("adopt_prefix", "reserve", "routes_of", "release"):
+    for broken in ("adopt", "reserve", "routes_of", "release"):
         engine = TorchEngine(random_decoder(), CONFIG.model_copy(update={"max_running": 2}))
 
         def fails(*_):
