@@ -9,6 +9,7 @@ the optimizer's step; `counting` looks on. Experts are taken to be chosen evenly
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,7 +124,8 @@ def _ranks(count: int) -> Generator[None]:
 def _trainer(config: TrainerConfig, model: ModelConfig, mode: FakeTensorMode) -> tuple[Trainer, tuple[int, ...]]:
     """And the ranks that have the other experts."""
     if config.mesh is None:
-        with mode:
+        with mode, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # torch does, to copy a model
             decoder = Decoder(model)
             decoder.compute_with(TORCH)
             return Trainer(decoder, config), ()
