@@ -18,7 +18,6 @@ from mesh_peers import cpu_of_titan as cpu_of_titan
 from torch import Tensor
 
 from etude.models.config import ModelConfig
-from etude.models.heap import give_back_large_arrays
 from etude.trainer import checkpoint
 from etude.trainer.config import TrainerConfig
 from etude.trainer.losses import shares_of
@@ -26,14 +25,8 @@ from etude.trainer.mesh.layout import Layout
 from etude.trainer.mesh.sharding import Sharded, from_decoder
 from etude.trainer.mesh.together import Mesh
 from etude.trainer.packing import split
-from etude.trainer.ranks import tensors_of_ranks
 from etude.trainer.saving import Saving
 from etude.trainer.step import Trainer
-
-LARGE = ModelConfig(
-    vocab_size=4096, width=640, layers=12, heads=10, kv_heads=2, head_width=64, experts=8, expert_width=1024
-)
-"""200 million parameters."""
 
 
 def mesh_trainer(config: ModelConfig, axes: Mapping[str, int], base: Any = None, **settings: Any) -> Trainer:
@@ -79,49 +72,6 @@ def errors_and_syncs(shape: str, axes: Mapping[str, int], tokens: int) -> tuple[
         error = scale.largest_error(found, wanted)
         assert min(float(each.norm()) for each in wanted.values()) > 0, "something is learnt"
     return error, scale.syncs(trainer, batch).total()
-
-
-def held_mb(ranks: int, layers: int) -> tuple[float, float, float]:
-    """MB that a rank's RSS grows by when it holds its share of the large model, with gradients and AdamW's moments; the
-    most it grew on the way; and what publishing takes beside the arrays that are published. Without what is imported.
-    """
-    before, model = _now(), LARGE.model_copy(update={"layers": layers})
-    batch = scale.batch_for(model.model_copy(update={"max_context": 32}), 64)
-    if ranks == 1:
-        decoder = scale.Decoder(model)
-        give_back_large_arrays(decoder)  # as whoever loads a model does
-        decoder.initialise(0)
-        trainer = scale.trainer_for(decoder, "torch", copied=False, optimizer=scale.ADAMW, piece_tokens=16)
-    else:
-        trainer = mesh_trainer(model, {"fsdp": ranks // 2, "ep": 2}, piece_tokens=16)
-    held: list[float] = []
-    forget = trainer.optimizer.zero_grad
-
-    def measured() -> None:
-        held.append(_status("VmRSS") - before)
-        forget()
-
-    trainer.optimizer.zero_grad = measured  # gradients, masters and moments are all there
-    for _ in range(2):
-        trainer.step(batch)
-    most = _status("VmHWM") - before
-    owned = tensors_of_ranks(trainer.trained.sizes(), ranks)
-    trainer.trained.owns(owned)
-    before = _now()
-    bits = trainer.trained.export(None, owned[dist.get_rank()])
-    published = sum(array.nbytes for array in bits.values()) / 2**20
-    return held[-1], most, _status("VmHWM") - before - published
-
-
-def _now() -> float:
-    """RSS, from which on the peak is counted anew."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
-
-
-def _status(field: str) -> float:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
-    return int(line.split()[1]) / 1024
 
 
 def cpu_of_mesh(steps: int) -> float:

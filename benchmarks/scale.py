@@ -7,18 +7,20 @@ batch with `exact` and with `torch` kernels, and by meshes of gloo ranks. The la
 that were asked for:
 
     dispatch_syncs    how often a step looked at a value before it had asked for all, by kernels and meshes: 0 is the
-                      aim, and of expert parallelism one a layer and piece, as an exchange must know its sizes
+                      aim, and of expert parallelism one a layer and piece (two where blocks are computed once more in
+                      the backward), as an exchange must know its sizes
     max_rel_error     the largest relative error of a parameter's gradient, of meshes against one process with the same
                       (`torch`) kernels, and of `torch` kernels against `exact` ones
     rss_share_4       what a rank of four (fsdp 2, ep 2) holds of a model of 200 million parameters, with masters,
                       gradients and AdamW's moments, as a share of what one process holds (rss_peak_share_4: at the
                       most, on the way)
-    publish_extra_mb  what such a rank takes to publish a version, beside the arrays that it publishes; its largest
-                      tensor has 20 MB in bf16
+    publish_arrays_mb the arrays that such a rank's publisher holds once it has published two versions
+    publish_extra_mb  what a rank's RSS grows by to publish the second, beside its arrays; all in processes that have
+                      done nothing else, and none holds less than arithmetic says
     resume_equal      whether a mesh that goes on from each checkpoint of another ends with the same bits
-    planner_error     what a step of three meshes takes of a rank's CPU, as `etude train --dry-run` counts its work and
-                      a machine fitted to steps of other meshes prices it, beside what it took: the largest relative
-                      error
+    planner_error     the CPU seconds of a rank's step in three meshes, as `etude train --dry-run` counts its work and a
+                      machine fitted to steps of other meshes prices it, beside what it took: the largest relative
+                      error; and by_tokens, that of a line in a rank's own tokens, fitted to the same steps
     tok_per_cpu_s     trained tokens a second of CPU time, for the first shape: by kernels in one process, and of two
                       ranks beside transformers' own model under plain FSDP2, and beside torchtitan's where that is
                       installed (pip install torchtitan==0.3.0)
@@ -33,17 +35,15 @@ import json
 import math
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from mesh_world import World
+from reads import Reads
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from etude.kernels.choice import choose
 from etude.kernels.interface import Name
@@ -51,6 +51,7 @@ from etude.models.config import LatentConfig, ModelConfig
 from etude.models.decoder import Decoder
 from etude.records import Batch, Group, Scored, Segment, Task, Trajectory, Verifier, Version
 from etude.rollouts.plan.machines import fitted, this_computer
+from etude.rollouts.plan.rates import least_squares
 from etude.trainer.advantages import group_advantages
 from etude.trainer.config import AdvantageConfig, OptimizerConfig, TrainerConfig
 from etude.trainer.losses import shares_of
@@ -69,54 +70,6 @@ SHAPES = {
     ),
     "dense": ModelConfig(vocab_size=1024, layers=3, experts=0, dense_width=256),
 }  # fmt: skip
-
-READERS = ("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__")
-"""Methods of a tensor that hand a value to the host."""
-ASKING = (
-    "_local_scalar_dense", "nonzero", "nonzero_static", "argwhere", "masked_select", "unique", "_unique2",
-    "unique_dim", "unique_consecutive", "bincount", "equal", "is_nonzero", "repeat_interleave.Tensor",
-)  # fmt: skip
-"""Operations that hand one to the host, or whose result has a shape that depends on values."""
-
-
-class Reads(Counter[str]):
-    """Counts every look at a value while it is entered, by its name: in Python, and below, in backwards too."""
-
-    def __enter__(self) -> Reads:
-        self._modes = _Methods(self), _Operations(self)
-        for mode in self._modes:
-            mode.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        for mode in reversed(self._modes):
-            mode.__exit__(*error)
-
-
-class _Methods(TorchFunctionMode):
-    def __init__(self, seen: Counter[str]) -> None:
-        self.seen = seen
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(function, "__name__", "")
-        self.seen[f"Tensor.{name}"] += name in READERS
-        return function(*args, **(kwargs or {}))
-
-
-class _Operations(TorchDispatchMode):
-    def __init__(self, seen: Counter[str]) -> None:
-        super().__init__()
-        self.seen = seen
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        packet = function.overloadpacket.__name__
-        asks = packet in ASKING or f"{packet}.{function._overloadname}" in ASKING
-        indices = args[1] if packet.startswith(("index", "_index")) and len(args) > 1 else ()
-        masked = isinstance(indices, (list, tuple)) and any(
-            isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in indices
-        )
-        self.seen[f"aten.{packet}"] += asks or masked
-        return function(*args, **(kwargs or {}))
 
 
 def batch_for(config: ModelConfig, tokens: int, seed: int = 0, version: int = 0, age: int = 0) -> Batch:
@@ -259,21 +212,6 @@ def race(ranks: World, steps: int) -> dict[str, float]:
     return rates
 
 
-def held(ranks: World, layers: int) -> dict[str, float]:
-    """What a rank of four holds of what one process does, and at the most; and takes to publish."""
-    four = ranks.run(4, "held_mb", 4, layers)
-    (one,) = ranks.run(1, "held_mb", 1, layers)
-    share, most, extra = (max(each[at] for each in four) for at in range(3))
-    print("MB held, at the most, and beside what is published: " + "; ".join(
-        f"{name} " + ", ".join(f"{each:,.0f}" for each in figures)
-        for name, figures in (("one process", one), ("a rank of four", (share, most, extra)))
-    ))  # fmt: skip
-    return {
-        "rss_share_4": round(share / one[0], 3), "rss_peak_share_4": round(most / one[1], 3),
-        "publish_extra_mb": round(extra, 1),
-    }  # fmt: skip
-
-
 KNOWN = [
     (axes, tokens) for axes in ({"fsdp": 2}, {"ep": 2}, {"cp": 2}, {"replicate": 2}) for tokens in (512, 1024, 2048)
 ]
@@ -283,8 +221,8 @@ UNKNOWN = [({"fsdp": 4}, 1024), ({"fsdp": 2, "ep": 2}, 1024), ({"cp": 2, "ep": 2
 PLANNED = ModelConfig(vocab_size=1024, width=256, layers=4, heads=8, expert_width=256, max_context=ROW)
 
 
-def planned(ranks: World, steps: int) -> float:
-    """The largest relative error of what a step was to take."""
+def planned(ranks: World, steps: int) -> dict[str, float]:
+    """The largest relative error of what a step was to take, by the plan and by tokens alone."""
 
     def measured(axes: dict[str, int], tokens: int) -> tuple[Work, float]:
         config = TrainerConfig(ranks=axes, piece_tokens=tokens, parity_tokens=0, optimizer=ADAMW)
@@ -292,14 +230,35 @@ def planned(ranks: World, steps: int) -> float:
         told = ranks.run(math.prod(axes.values()), "cpu_of_step", PLANNED, axes, tokens, steps)
         return added(played.piece, played.optimizer), sum(told) / len(told)
 
-    machine = fitted("these ranks", [measured(*case) for case in KNOWN], this_computer())
-    errors = []
+    known = [measured(*case) for case in KNOWN]
+    machine = fitted("these ranks", known, this_computer())
+    by_tokens = line_in_tokens(KNOWN, [took for _, took in known])
+    errors: dict[str, list[float]] = {"plan": [], "by_tokens": []}
     for axes, tokens in UNKNOWN:
         work, took = measured(axes, tokens)
-        errors.append(abs(machine.seconds(work) / took - 1))
+        said = {"plan": machine.seconds(work), "by_tokens": by_tokens(axes, tokens)}
+        for name, seconds in said.items():
+            errors[name].append(abs(seconds / took - 1))
         called = " ".join(f"{axis} {count}" for axis, count in axes.items())
-        print(f"{called}, pieces of {tokens}: planned {machine.seconds(work):.3f} CPU s a step, took {took:.3f}")
-    return max(errors)
+        print(f"{called}, pieces of {tokens}: CPU s a step " + ", ".join(
+            f"{name} {seconds:.3f}" for name, seconds in {**said, "took": took}.items()
+        ))  # fmt: skip
+    return {name: round(max(each), 3) for name, each in errors.items()}
+
+
+def line_in_tokens(
+    cases: Sequence[tuple[Mapping[str, int], int]], took: Sequence[float]
+) -> Callable[[Mapping[str, int], int], float]:
+    """What a step takes by the tokens that a rank works on itself, a constant and so much a token: what a plan that
+    counts operations has to beat. Fitted as that is, below relative errors.
+    """
+
+    def own(axes: Mapping[str, int], tokens: int) -> tuple[float, float]:
+        return 1.0, tokens / axes.get("cp", 1) / 1024
+
+    wanted = np.array(took)
+    const, each = least_squares(np.array([own(*case) for case in cases]) / wanted[:, None], np.ones(len(wanted)))
+    return lambda axes, tokens: float(np.dot((const, each), own(axes, tokens)))
 
 
 def resumes(ranks: World) -> bool:
@@ -352,11 +311,13 @@ def by_ranks(ranks: World, given: argparse.Namespace, found: dict[str, Any]) -> 
         rates = {f"two ranks, {name}": rate for name, rate in race(ranks, given.steps).items()}
         found.setdefault("tok_per_cpu_s", {}).update(rates)
     if "held" in given.parts:
-        found.update(held(ranks, given.layers))
+        from mesh_memory import held  # which imports this file
+
+        found.update(held(given.layers))
     if "resume" in given.parts:
         found["resume_equal"] = resumes(ranks)
     if "planner" in given.parts:
-        found["planner_error"] = round(planned(ranks, given.steps), 3)
+        found["planner_error"] = planned(ranks, given.steps)
 
 
 if __name__ == "__main__":

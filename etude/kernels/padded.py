@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from etude.kernels.devices import put
 from etude.kernels.interface import Ints
 
 
@@ -70,9 +71,9 @@ class PaddedSegments:
         for its in batches_of(sizes):
             padded = Padded.of(starts[its], sizes[its])
             back.add(padded)
-            rows = torch.from_numpy(padded.row_BL.reshape(-1)).to(device)
+            rows = put(padded.row_BL.reshape(-1), device)
             self.batches.append((rows, padded.row_BL.shape[1]))
-        self.where_N = torch.from_numpy(back.where_N).to(device)
+        self.where_N = put(back.where_N, device)
 
     def attend(self, q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, scale: float) -> Tensor:
         v_NGC, outputs = _widened(v_NGV, k_NGC.shape[2]), []
@@ -106,8 +107,8 @@ class PaddedCached:
             seen_BQ = queries.row_BL + (known - new - starts)[its, None] + 1
             seen_BQL = np.arange(keys.row_BL.shape[1])[None, None] < seen_BQ[:, :, None]
             given = queries.row_BL.reshape(-1), place_M[keys.row_BL.reshape(-1)], seen_BQL[:, None]
-            self.batches.append(_Batch(*(torch.from_numpy(each).to(device) for each in given)))
-        self.where_N = torch.from_numpy(back.where_N).to(device)
+            self.batches.append(_Batch(*(put(each, device) for each in given)))
+        self.where_N = put(back.where_N, device)
 
     def attend(self, q_NHC: Tensor, keys_PGC: Tensor, values_PGV: Tensor, scale: float) -> Tensor:
         outputs = []

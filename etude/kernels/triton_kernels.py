@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from etude.kernels import triton_grouped_gemm, triton_invariant
+from etude.kernels.devices import put
 from etude.kernels.interface import Ints
 from etude.kernels.padded import PaddedSegments
 from etude.kernels.torch_kernels import TORCH, Choices, TorchKernels
@@ -82,7 +83,7 @@ class InvariantSegments:
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
         self.padded = PaddedSegments(lengths, device)
         self.longest = max(lengths)
-        self.ends_S = torch.tensor(lengths).cumsum(0).to(device)
+        self.ends_S = put(torch.tensor(lengths).cumsum(0), device)
 
     def attend(self, q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, scale: float) -> Tensor:
         def forward(q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor) -> Tensor:
@@ -102,8 +103,8 @@ class InvariantCached:
     def __init__(self, counts: Sequence[int], places: Sequence[Ints], device: torch.device) -> None:
         lengths = [len(each) for each in places]
         self.longest = max(lengths)
-        self.query_ends_S, self.key_ends_S = (torch.tensor(each).cumsum(0).to(device) for each in (counts, lengths))
-        self.place_M = torch.from_numpy(np.concatenate(places)).to(device)
+        self.query_ends_S, self.key_ends_S = (put(torch.tensor(each).cumsum(0), device) for each in (counts, lengths))
+        self.place_M = put(np.concatenate(places), device)
 
     def attend(self, q_NHC: Tensor, keys_PGC: Tensor, values_PGV: Tensor, scale: float) -> Tensor:
         k_MGC, v_MGV = (x.index_select(0, self.place_M) for x in (keys_PGC, values_PGV))

@@ -15,6 +15,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from etude.kernels.devices import put
 from etude.kernels.interface import Kernels
 from etude.models.config import BandsConfig, ModelConfig, YarnConfig
 
@@ -42,7 +43,7 @@ def _on_device(
     """Frequencies [C / 2], and what cosines and sines are multiplied by."""
     amplitude = _amplitude(stretched) if isinstance(stretched, YarnConfig) else 1.0
     with torch.inference_mode(False):
-        return _frequencies(width, theta, stretched).to(device), amplitude
+        return put(_frequencies(width, theta, stretched), device), amplitude
 
 
 @lru_cache(maxsize=8)

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
+from etude.kernels.devices import put
+
 WINDOW = 16
 """Steps whose norms a new one is compared with: few enough to follow a run, and half of them can be spikes."""
 FEWEST = 4
@@ -55,7 +57,9 @@ class GradientClip:
         """
         gradients = [each.grad for each in parameters if each.grad is not None]
         norm = norm_of(gradients).double()
-        usual_W = self._norms_W = self._norms_W.to(norm.device)
+        if self._norms_W.device != norm.device:
+            self._norms_W = put(self._norms_W, norm.device)
+        usual_W = self._norms_W
         limit = self.multiple * _median(usual_W)
         known = norm.isfinite() & (norm > 0)
         acted = known & (usual_W.isfinite().sum() >= FEWEST) & (norm > limit)

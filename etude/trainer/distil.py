@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from etude.kernels.devices import put
 from etude.models.attention import PackedAttention
 from etude.models.decoder import Decoder
 from etude.records import Ints
@@ -90,7 +91,7 @@ def _states(policy: Decoder, contexts: Sequence[Ints], places: Places) -> Tensor
     starts = np.cumsum([0, *(len(ids) for ids in contexts)])[:-1]
     predicting = np.concatenate([start + at - 1 for start, at in zip(starts, places, strict=True)])
     place = policy.placement
-    positions = torch.cat([torch.arange(len(ids)) for ids in contexts]).to(place.device)
-    ids = torch.from_numpy(np.concatenate(contexts)).to(place.device).long()
+    positions = put(torch.cat([torch.arange(len(ids)) for ids in contexts]), place.device)
+    ids = put(np.concatenate(contexts), place.device).long()
     output = policy(ids, positions, PackedAttention([len(each) for each in contexts], place))
-    return output.hidden_ND.index_select(0, torch.from_numpy(predicting).to(place.device))
+    return output.hidden_ND.index_select(0, put(predicting, place.device))

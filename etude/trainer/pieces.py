@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from etude.kernels.choice import Placement
+from etude.kernels.devices import put
 from etude.models.attention import Attention, PackedAttention
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder, DecoderOutput, Routing
@@ -95,8 +95,8 @@ class Piece(NamedTuple):
 
     @classmethod
     def of(cls, piece: Batch, placement: Placement, replays: bool, context: Whole = WHOLE) -> Piece:
-        def put(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(array).to(placement.device)
+        def there(array: np.ndarray) -> Tensor:
+            return put(array, placement.device)
 
         sampled = np.flatnonzero(piece.loss_mask)
         numbers = piece.segment_ids[sampled].astype(np.int64)
@@ -107,16 +107,16 @@ class Piece(NamedTuple):
             given = {name: context.own(getattr(piece, name)) for name in ("routed_experts", "routed_mask")}
             routed = replace(piece, **given)
         return cls(
-            put(context.own(piece.token_ids)).long(),
-            put(context.own(piece.positions)),
+            there(context.own(piece.token_ids)).long(),
+            there(context.own(piece.positions)),
             context.attention(segment_lengths(piece), placement),
             replayed_routes(routed, placement.device) if replays else None,
             sampled - 1,
-            put(sampled[here] - 1 - begins),
-            put(piece.token_ids[sampled[here]]).long(),
-            put(piece.behaviour_logprobs[sampled]),
-            put(piece.advantages[sampled]),
-            put(numbers - numbers[0]),
+            there(sampled[here] - 1 - begins),
+            there(piece.token_ids[sampled[here]]).long(),
+            there(piece.behaviour_logprobs[sampled]),
+            there(piece.advantages[sampled]),
+            there(numbers - numbers[0]),
             int(numbers[0]),
             int(numbers[-1] - numbers[0]) + 1,
             tokens,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from etude.errors import EtudeError
+from etude.kernels.devices import put
 from etude.models.config import ModelConfig
 from etude.records import Batch
 from etude.trainer.losses import Figure
@@ -41,8 +42,8 @@ def require_routes(batch: Batch, model: ModelConfig) -> None:
 
 def replayed_routes(piece: Batch, device: torch.device) -> Tensor:
     """[N, L, K] for the decoder, -1 where the sampler gave none."""
-    routes_NLK = torch.from_numpy(piece.routed_experts).to(device).long()
-    return torch.where(torch.from_numpy(piece.routed_mask).to(device)[:, None, None], routes_NLK, -1)
+    routes_NLK = put(piece.routed_experts, device).long()
+    return torch.where(put(piece.routed_mask, device)[:, None, None], routes_NLK, -1)
 
 
 def replay_counts(replay_NLK: Tensor, experts_NLK: Tensor) -> dict[str, Figure]:

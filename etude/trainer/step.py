@@ -3,7 +3,7 @@
 Owns the optimizer and the version; the fp32 masters, and the policy rounded from them to bf16 values, are `trained`'s.
 One optimizer step a batch. Never samples and never waits: the controller brings batches, the weights room carries
 versions away. A step asks for everything first, where the policy is, and reads what it has found last (`figures`):
-between the two it looks at no value, so that a device is never waited for.
+between the two it looks at no value, and what it brings to a device it does not wait for.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from etude.errors import EtudeError
+from etude.kernels.devices import put
 from etude.models.decoder import Decoder
 from etude.plugins import find
 from etude.records import Batch, Floats, Version
@@ -145,7 +146,7 @@ class Trainer:
         """The whole step, but that nobody knows of it yet: gradients, the optimizer's step, the policy rounded anew.
         Reads nothing back but with kernels of the host.
         """
-        shares = torch.from_numpy(shares_M).to(self.placement.device)
+        shares = put(shares_M, self.placement.device)
         pieces = [piece for piece in split(batch, self.config.piece_tokens) if piece.loss_mask.any()]
         results = list(self.forward_backward(pieces, shares))
         feedback = self.config.credit.feedback
@@ -210,7 +211,7 @@ class Trainer:
             piece.segments,
         )
         terms = self.loss(logps, entropies, sampled, self.config.loss)
-        where = torch.from_numpy(on_policy(batch)).to(self.placement.device)
+        where = put(on_policy(batch), self.placement.device)
         matched = (logps.detach() - piece.behaviour_S).abs().index_select(0, where)
         terms.sums.update(matched_tokens=float(len(matched)), matched_abs_dlogp=matched.sum())
         mask_S = torch.zeros_like(logps, dtype=torch.uint8) if terms.mask_S is None else terms.mask_S

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from etude.kernels.devices import put
 from etude.models.attention import PackedAttention
 from etude.models.decoder import Decoder, Routing
 from etude.trainer.activations import by_rows, recomputes_blocks
@@ -51,19 +52,19 @@ def supervised_loss(
     output = decoder(ids, positions_N, attention, recompute=_recomputes(decoder, len(ids)))
     predicts = np.flatnonzero(weights[1:] > 0)
     losses = _cross_entropies(decoder, decoder.logits, output.hidden_ND, ids, predicts, 1)
-    own, targets = _put(weights[predicts + 1], ids), _put(np.flatnonzero(sampled[predicts + 1]), ids)
+    own, targets = put(weights[predicts + 1], ids.device), put(np.flatnonzero(sampled[predicts + 1]), ids.device)
     total = (losses * own).sum() / own.sum() + balance * load_balance(output.routing)
     said = losses.detach().index_select(0, targets)
     next_token = said.mean() if len(said) else said.sum()
     names = np.repeat([document.source for document in documents], packed.lengths)[predicts + 1][sampled[predicts + 1]]
     places = {str(name): np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
-    by_source = {name: said.index_select(0, _put(at, ids)).mean() for name, at in places.items()}
+    by_source = {name: said.index_select(0, put(at, ids.device)).mean() for name, at in places.items()}
     if not further_weight:
         return SupervisedLosses(total, next_token, next_token.new_zeros(()), by_source)
     hidden_ND, routed = decoder.look_further(ids.roll(-1), output.hidden_ND, positions_N, attention)
     predicts = np.flatnonzero((weights[2:] > 0) & (positions[2:] > 1))  # all three are of one document
     losses = _cross_entropies(decoder, decoder.further_logits, hidden_ND, ids, predicts, 2)
-    own = _put(weights[predicts + 2], ids)
+    own = put(weights[predicts + 2], ids.device)
     further = (losses * own).sum() / own.sum().clamp(min=1e-6)
     if routed is not None:
         total = total + balance * load_balance(Routing(routed.experts_NK[:, None], routed.scores_NE[:, None]))
@@ -163,16 +164,11 @@ class _Packed(NamedTuple):
 
 def _packed(decoder: Decoder, documents: Sequence[Document]) -> _Packed:
     lengths = [len(document.token_ids) for document in documents]
-    ids = torch.from_numpy(np.concatenate([document.token_ids for document in documents]))
-    ids = ids.to(decoder.placement.device).long()
+    ids = put(np.concatenate([document.token_ids for document in documents]), decoder.placement.device).long()
     positions = np.concatenate([np.arange(length) for length in lengths])
     sampled = np.concatenate([document.sampled for document in documents])
     attention = PackedAttention(lengths, decoder.placement)
-    return _Packed(ids, positions, sampled, _put(positions, ids), attention, lengths)
-
-
-def _put(array: np.ndarray, beside: Tensor) -> Tensor:
-    return torch.from_numpy(array).to(beside.device)
+    return _Packed(ids, positions, sampled, put(positions, ids.device), attention, lengths)
 
 
 def _cross_entropies(
@@ -188,7 +184,7 @@ def _cross_entropies(
     def of(hidden_RD: Tensor, ids_R: Tensor) -> tuple[Tensor]:
         return (F.cross_entropy(logits(hidden_RD), ids_R, reduction="none"),)
 
-    rows = hidden_ND.index_select(0, _put(predicts, ids)), ids.index_select(0, _put(predicts + ahead, ids))
+    rows = hidden_ND.index_select(0, put(predicts, ids.device)), ids.index_select(0, put(predicts + ahead, ids.device))
     return by_rows(decoder, of, *rows, whole_on_host=True)[0]
 
 

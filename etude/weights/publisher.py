@@ -46,6 +46,9 @@ tensor, and its own overhead is nothing."""
 MERGE_OVER = (8, 32)
 """Every so many publishes, one delta over all of them may be stored beside the last one's own: values that are back at
 what they were vanish from it, and who is late catches up in a few fetches. Costs a copy of the weights for each."""
+KEPT_SETS = 1 + len(MERGE_OVER) + 2
+"""Sets of a version's arrays that may be in memory at once: the last version, where each merged delta starts, and two
+that are on their way (`background`)."""
 ANCHOR_EVERY = 256
 """A full copy is stored beside the delta when the last one is this many publishes old. Merged deltas serve who is late;
 a full copy serves who holds nothing, lets old versions be deleted, and weighs as much as a hundred deltas."""

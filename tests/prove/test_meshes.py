@@ -1,4 +1,5 @@
-"""A mesh of ranks beside one process: every combination that is offered, and kills at each moment of saving."""
+"""A mesh of ranks beside one process: every mesh of one and two axes and some of three, runs of twenty steps, and kills
+at each moment of saving."""
 
 import itertools
 import random
@@ -8,7 +9,8 @@ import numpy as np
 import proofs
 import pytest
 from mesh_cases import SHAPES, ranks_at_work
-from test_mesh import GRADIENT, STEP, alone, largest_error
+from mesh_world import World
+from test_mesh import GRADIENT, STEP, alone, goes_where_one_does, largest_error, learns_what_one_does
 
 from etude.trainer import checkpoint
 from etude.trainer.mesh.sizes import Sizes
@@ -42,6 +44,37 @@ def test_all_meshes_optimizers_and_adapters_agree_with_one_process(world, shape)
             assert errors[0] < GRADIENT and errors[1] < STEP, (axes, shape, optimizer, lora, errors)
             worst = np.maximum(worst, errors)
     print(f"{len(cases)} cases: gradients within {worst[0]:.1e}, steps within {worst[1]:.1e}")
+
+
+LONG = [
+    ({"cp": 2, "ep": 2}, "latent", "adamw"), ({"fsdp": 2, "cp": 2}, "experts", "adamw"),
+    ({"replicate": 2, "ep": 2}, "latent", "muon"), ({"fsdp": 4}, "dense", "muon"),
+    ({"replicate": 2, "fsdp": 2}, "dense", "adamw"),
+]  # fmt: skip
+
+
+@pytest.mark.proof(15)
+@pytest.mark.parametrize(("axes", "shape", "optimizer"), LONG, ids=str)
+def test_runs_of_twenty_steps_go_where_those_of_one_process_do(world, axes, shape, optimizer):
+    print(f"after twenty steps within {goes_where_one_does(world, axes, shape, optimizer):.1e}")
+
+
+@pytest.fixture(scope="module")
+def eight():
+    found = World(8, "mesh_cases")
+    yield found
+    found.close()
+
+
+@pytest.mark.proof(30)
+@pytest.mark.parametrize(("axes", "shape", "optimizer", "lora"), [
+    ({"fsdp": 2, "ep": 2, "cp": 2}, "latent", "adamw", False), ({"fsdp": 2, "ep": 2, "cp": 2}, "experts", "muon", True),
+    ({"replicate": 2, "fsdp": 2, "ep": 2}, "latent", "muon", False),
+    ({"replicate": 2, "fsdp": 2, "cp": 2}, "dense", "adamw", False),
+], ids=str)  # fmt: skip
+def test_meshes_of_three_axes_agree_with_one_process(eight, axes, shape, optimizer, lora):
+    """As recipes/cluster.toml has them, at the size of eight."""
+    learns_what_one_does(eight, axes, shape, optimizer, lora)
 
 
 @pytest.mark.proof(75)

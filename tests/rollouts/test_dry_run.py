@@ -14,6 +14,7 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.plan.dry_run import STATE, dry_run, lines_of
 from etude.rollouts.plan.machines import KNOWN, USABLE, Machine, fitted, machine_named, this_computer
 from etude.trainer.mesh.counting import Link, Traffic, Work
+from etude.weights.publisher import KEPT_SETS
 
 ROOT = Path(__file__).parents[2]
 H100 = KNOWN["h100"]
@@ -51,6 +52,7 @@ def test_each_recipe_fits_the_machines_it_is_for(recipe):
     assert {"parameters", "masters", "activations"} <= held.keys()
     assert ("moments" in held, "moments on the host" in on_host) == (recipe != "one-gpu", recipe == "one-gpu")
     assert on_host["a checkpoint's copy"] > held["masters"]
+    assert on_host["published versions"] >= KEPT_SETS * 2 * found["parameters"] / ranks
     if recipe in PARAMETERS:  # each rank has its share of all: fp32 masters and gradients, two moments of bf16
         share = 4 * PARAMETERS[recipe] / ranks
         assert held["masters"] == pytest.approx(share, rel=0.002)
@@ -62,6 +64,11 @@ def test_each_recipe_fits_the_machines_it_is_for(recipe):
     assert 0 < found["tokens_per_s"] < ranks * 10**6 and found["trainer"]["step_s"] > 0
     peak = found["flops_per_piece"] / run.piece_s / H100.flops
     assert 0.01 * (recipe != "mesh") < peak < 0.6, "no faster than products alone could be"
+    in_fp32 = found["fp32_flops_per_piece"] / found["flops_per_piece"]
+    if recipe in ("one-gpu", "mesh"):
+        assert in_fp32 == 1 and run.piece_s > found["flops_per_piece"] / H100.fp32
+    else:
+        assert 0 < in_fp32 < 0.3, "logits and routers, of a mesh that computes in bf16"
     between = any("between" in kind for kind in found["links"]["a piece"])
     assert between == (ranks > 8)
     said = "\n".join(lines_of(run))
@@ -97,7 +104,7 @@ FIXED = ("trainer.piece_tokens=64", "engine.cache_tokens=4096")
 
 
 def machine_with(usable):
-    return Machine("small", int(usable / USABLE) + 1, 1e12, 1e11, 1e10, 1e9, 8)
+    return Machine("small", int(usable / USABLE) + 1, 1e12, 1e12, 1e11, 1e10, 1e9, 8)
 
 
 @pytest.mark.parametrize(("set_to", "change", "kinds"), [
@@ -155,13 +162,19 @@ def work(flops, touched, calls, sent, exchanges, ranks=(0, 1)):
 
 def test_a_machine_is_fitted_to_what_was_timed():
     """It says of other work what the machine that was timed would take."""
-    true = Machine("true", 1, 2e10, 3e9, 1e9, 1e9, 8, call_s=2e-5, exchange_s=3e-4, overlaps=False)
+    true = Machine("true", 1, 2e10, 2e10, 3e9, 1e9, 1e9, 8, call_s=2e-5, exchange_s=3e-4, overlaps=False)
     shapes = [(1e9, 1e8, 900, 1e6, 20), (3e9, 2e8, 1100, 4e7, 10), (2e9, 8e8, 4000, 1e6, 90), (9e9, 1e9, 800, 2e7, 40),
               (1e8, 1e7, 9000, 1e5, 5), (5e9, 3e8, 300, 9e7, 300)]  # fmt: skip
     timed = [(work(*shape), true.seconds(work(*shape))) for shape in shapes]
     found = fitted("found", timed, true)
     other = work(4e9, 5e8, 2500, 3e7, 60)
     assert found.seconds(other) == pytest.approx(true.seconds(other), rel=0.01)
+
+
+def test_products_in_fp32_are_priced_as_such():
+    """An H100 makes 15 times as many of bf16 a second; torch rounds no fp32 operand unless it is told to."""
+    rounded, exact = (Work(1e15, 0, 0, {}, fp32_flops) for fp32_flops in (0, 1e15))
+    assert H100.seconds(exact) == pytest.approx(989 / 67 * H100.seconds(rounded))
 
 
 def test_exchanges_between_computers_cost_more_and_what_overlaps_costs_nothing_beside_products():

@@ -151,6 +151,15 @@ def steps(shape, optimizer, lora, axes, count):
     return whole(trainer, {name: each - before[name] for name, each in trainer.trained.trained.items()}), told
 
 
+def looks(shape, axes, recomputed):
+    """How many pieces this rank has in a step, and its looks at values, by name."""
+    config = config_for(shape, "adamw", False, axes, parity_tokens=0, loss=LossConfig(), credit={})
+    trainer, batch = trainer_of(shape, config), batch_for(shape)
+    activations.BLOCKS_BYTES = 0 if recomputed else 2**30
+    pieces = sum(bool(piece.loss_mask.any()) for piece in split(batch, PIECES))
+    return -(-pieces // trainer.ranks.layout.sizes.data), dict(scale.syncs(trainer, batch))
+
+
 def published(shape, lora, axes):
     """After a step: this rank's arrays, and what is trained, whole. The second export writes over the first."""
     trainer = trainer_of(shape, config_for(shape, "adamw", lora, axes, frozen=() if lora else ("embeddings",)))

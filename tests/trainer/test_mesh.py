@@ -22,6 +22,8 @@ STEP = 1e-4
 RUN = 1e-2
 """And over twenty steps, each from the weights of the one before: a policy has bf16 values, and one that falls to the
 other side of a tie differs by 0.4%."""
+FIGURES = {"rel": 1e-4, "abs": 1e-6}
+"""Of what a step says. Nothing but gradients and losses is held to `GRADIENT`; docs/ranks.md says so."""
 alone = lru_cache(one_step)
 
 
@@ -44,7 +46,7 @@ def learns_what_one_does(world, axes, shape, optimizer, lora):
         assert largest_error(theirs[1], moved) < STEP
         assert theirs[2].keys() == told.keys()
         for name, value in told.items():
-            assert theirs[2][name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+            assert theirs[2][name] == pytest.approx(value, **FIGURES), name
         for name, column in seen._asdict().items():
             np.testing.assert_allclose(getattr(theirs[3], name), column, rtol=1e-4, atol=1e-5, err_msg=name)
     assert max(np.linalg.norm(each) for each in moved.values()) > 0
@@ -93,12 +95,31 @@ def test_a_mesh_in_bf16_computes_nearly_the_same(world):
     assert 100 * GRADIENT < largest_error(found, wanted) < 0.2
 
 
-def test_a_run_of_twenty_steps_goes_where_that_of_one_process_does(world):
-    moved, told = steps("experts", "muon", False, 1, 20)
+def goes_where_one_does(world, axes, shape, optimizer):
+    """For twenty steps; returns the error."""
+    moved, told = steps(shape, optimizer, False, 1, 20)
     assert max(line["parity_tokens"] for line in told) > 0, "older versions are compared, too"
-    for theirs, line in world.run(4, "steps", "experts", "muon", False, {"fsdp": 2, "ep": 2}, 20):
-        assert largest_error(theirs, moved) < RUN
+    errors = []
+    for theirs, line in world.run(Sizes.of(axes).world, "steps", shape, optimizer, False, axes, 20):
+        errors.append(largest_error(theirs, moved))
         assert [each["loss"] for each in line] == pytest.approx([each["loss"] for each in told], rel=1e-3, abs=1e-5)
+    assert max(errors) < RUN
+    return max(errors)
+
+
+def test_a_run_of_twenty_steps_goes_where_that_of_one_process_does(world):
+    """tests/prove has other shapes, axes and the other optimizer."""
+    goes_where_one_does(world, {"fsdp": 2, "ep": 2}, "experts", "muon")
+
+
+@pytest.mark.parametrize("recomputed", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize(("axes", "shape", "looks"), [
+    ({"fsdp": 2}, "experts", 0), ({"cp": 2}, "latent", 0), ({"ep": 2}, "experts", 2), ({"ep": 2}, "latent", 1),
+])  # fmt: skip
+def test_a_step_of_a_mesh_looks_at_a_value_once_a_mixture_and_forward(world, axes, shape, looks, recomputed):
+    """In which tokens go to their experts; so twice where blocks are computed once more in the backward."""
+    for pieces, seen in world.run(2, "looks", shape, axes, recomputed):
+        assert sum(seen.values()) == looks * pieces * (1 + recomputed), seen
 
 
 @pytest.mark.parametrize(("shape", "lora", "axes"), [

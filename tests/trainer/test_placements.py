@@ -1,9 +1,10 @@
-"""A step of the trainer by other kernels and on another device: the same learnt, and nothing waited for.
+"""A step of the trainer by other kernels and on another device: the same learnt, and no value read.
 
 The device is torch's `meta`, which has shapes and no values: whatever asks for a value there raises, and so does what
 mixes its tensors with those of the host.
 """
 
+import contextlib
 import copy
 import importlib
 import sys
@@ -175,15 +176,60 @@ def test_the_exact_kernels_are_seen_to_read():
     assert seen["Tensor.numpy"] > 100
 
 
-@pytest.mark.parametrize("look", [
-    lambda x: x.sum().item(), lambda x: x.tolist(), lambda x: bool((x > 0).all()), lambda x: x.nonzero(),
-    lambda x: x[x > 0], lambda x: torch.bincount(x.long()), lambda x: x.unique(), lambda x: x.cpu(),
-    lambda x: float(x[0]), lambda x: torch.equal(x, x), lambda x: x.repeat_interleave(x.long()),
-])  # fmt: skip
-def test_each_way_to_look_is_counted(look):
-    with scale.Reads() as seen:
-        look(torch.ones(3))
-    assert seen.total() > 0
+class Looking(torch.autograd.Function):
+    """Looks at its gradient in a backward."""
+
+    @staticmethod
+    def forward(ctx, x, look):
+        ctx.look = look
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.look(gradient)
+        return gradient, None
+
+
+ONE, TWO = torch.tensor(1), torch.tensor([2])
+LOOKS = {
+    "item": lambda x: x.sum().item(), "tolist": lambda x: x.tolist(), "bool": lambda x: bool((x > 0).all()),
+    "nonzero": lambda x: x.nonzero(), "mask": lambda x: x[x > 0], "bincount": lambda x: torch.bincount(x.long()),
+    "unique": lambda x: x.unique(), "cpu": lambda x: x.cpu(), "float": lambda x: float(x[0]),
+    "equal": lambda x: torch.equal(x, x), "allclose": lambda x: torch.allclose(x, x),
+    "repeated": lambda x: x.repeat_interleave(x.long()), "numpy": lambda x: x.numpy(), "asarray": np.asarray,
+    "array": np.array, "dlpack": np.from_dlpack, "repr": repr, "text": lambda x: f"{x}", "in": lambda x: 1.0 in x,
+    "slice": lambda x: x[:ONE], "tensor_split": lambda x: torch.tensor_split(x, TWO), "where": lambda x: torch.where(x),
+    "one_hot": lambda x: torch.nn.functional.one_hot(x.long()), "masked_select": lambda x: x.masked_select(x > 0),
+    "to": lambda x: x.to("meta").to("cpu"), "copy": lambda x: torch.empty(3).copy_(x.to("meta", non_blocking=True)),
+    "pageable": lambda x: x.to("meta"),
+}  # fmt: skip
+
+
+def looks(look, in_backward):
+    """How often it was counted; `meta` has no values to hand over, and says so when it is asked."""
+    x = torch.ones(3, requires_grad=in_backward)
+    with scale.Reads() as seen, contextlib.suppress(NotImplementedError):
+        if in_backward:
+            Looking.apply(x, look).sum().backward()
+        else:
+            look(x)
+    return seen.total()
+
+
+@pytest.mark.parametrize("in_backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("way", LOOKS)
+def test_each_way_to_look_is_counted(way, in_backward):
+    assert looks(LOOKS[way], in_backward) > 0
+
+
+@pytest.mark.parametrize("in_backward", [False, True], ids=["forward", "backward"])
+def test_a_look_is_counted_once_and_what_is_none_not_at_all(in_backward):
+    for way in ("item", "tolist", "bool", "float", "numpy", "asarray", "cpu", "equal"):
+        assert looks(LOOKS[way], in_backward) == 1, way
+    counts = torch.tensor([1, 2, 0])
+    for none in (lambda x: x.repeat_interleave(counts, output_size=3), lambda x: x[counts], lambda x: x.tensor_split(3),
+                 lambda x: x.to("meta", non_blocking=True), lambda x: x * 2):  # fmt: skip
+        assert looks(none, in_backward) == 0
 
 
 @pytest.fixture
@@ -210,8 +256,10 @@ def test_a_whole_step_runs_on_a_device_without_values(shape, optimizer, meta_ada
     changes = EVERYTHING | {"optimizer": OptimizerConfig(name=optimizer, lr=0.01)} | teaching
     trainer, batch = trainer_on(shape, "torch", "meta", **changes), batch_for(shape)
     hint = HintExample(np.arange(9, dtype=np.int32), np.arange(12, dtype=np.int32), 4)
-    for _ in range(2):
-        found = asked(trainer, batch, [hint] if teaching else ())
+    with scale.Reads() as seen:
+        for _ in range(2):
+            found = asked(trainer, batch, [hint] if teaching else ())
+    assert +seen == {}, "nothing goes to the host, and for nothing that comes from there does it wait"
     assert {each.device.type for each in trainer.trained.trained.values()} == {"meta"}
     assert found.gradient.norm.device.type == found.divergence.device.type == "meta"
     assert bool(found.distilled) == bool(teaching)

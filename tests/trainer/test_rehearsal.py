@@ -1,6 +1,7 @@
 """A rank's step without values: its bytes and its traffic beside arithmetic, and beside real ranks."""
 
 import math
+import warnings
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def numbers_of_first_rank(model, axes):
 
     experts = rows(model.experts // ep, rest) * 3 * width * model.expert_width
     mixtures = model.layers - len(model.dense_layers)
-    ends = 2 * rows(model.vocab_size) * width + rows(width)
+    ends = (2 - model.tie_embeddings) * rows(model.vocab_size) * width + rows(width)
     return mixtures * (block(moe) + experts) + len(model.dense_layers) * block(dense) + ends
 
 
@@ -97,6 +98,18 @@ def test_what_travels_is_what_the_cut_says(axes):
     assert ("replicas" in sent) == ("replicate" in axes)
 
 
+@pytest.mark.parametrize("axes", [{"fsdp": 4}, {"fsdp": 2, "ep": 2}, {"cp": 2}])
+def test_gradients_and_gathered_blocks_are_those_that_arithmetic_says(axes):
+    """Of its rows a rank has gradients when the optimizer steps; of blocks it has no more than three at once."""
+    model = SMALL.model_copy(update={"layers": 8})
+    played = rehearse(config_for(axes), model)
+    assert played.in_optimizer["gradients"] == 4 * numbers_of_first_rank(model, axes)
+    here = model.model_copy(update={"experts": model.experts // axes.get("ep", 1)})
+    ends = model.vocab_size * model.width + model.width
+    block = (parameters_of(here) - ends) / model.layers
+    assert 4 * block < played.most["gathered"] <= 4 * (3 * block + ends) < 4 * parameters_of(here)
+
+
 def test_the_kinds_of_bytes_follow_what_the_recipe_asks_for():
     plain = rehearse(config_for({"fsdp": 2}), SMALL)
     numbers = plain.held["masters"] // 4
@@ -113,7 +126,9 @@ def test_the_kinds_of_bytes_follow_what_the_recipe_asks_for():
 
 
 def test_ranks_with_all_weights_each_are_rehearsed_too():
-    played = rehearse(config_for(2), SMALL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # whoever asks for a dry run reads none of torch's
+        played = rehearse(config_for(2), SMALL)
     assert played.held["masters"] == played.held["parameters"] == 4 * parameters_of(SMALL)
     assert played.pieces_at_once == 2 and not torch.distributed.is_initialized()
 

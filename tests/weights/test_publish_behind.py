@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,7 @@ from etude.weights.delta import LARGE_COPY
 from etude.weights.inspect import verify
 from etude.weights.manifest import Bits, hash_of, root_of
 from etude.weights.opening import open_store
-from etude.weights.publisher import CHUNK_ELEMENTS, Publisher, PublisherConfig
+from etude.weights.publisher import CHUNK_ELEMENTS, KEPT_SETS, Publisher, PublisherConfig
 from etude.weights.shards import Shard
 from etude.weights.store import Patience, Store
 from etude.weights.subscriber import Subscriber
@@ -119,6 +120,33 @@ def test_the_copies_of_many_versions_take_three_sets_of_arrays(tmp_path: Path) -
     assert len({id(into) for into in given if into is not None}) <= 3  # one of which is the version last published
     assert same(Subscriber(open_store(tmp_path)).fetch(None, None, V(5))[0], CHAIN[5])
     assert verify(open_store(tmp_path)).versions == len(CHAIN)
+
+
+def test_as_many_sets_of_arrays_are_kept_as_a_dry_run_counts(tmp_path: Path, gate: threading.Event) -> None:
+    """The last version, where two merged deltas start, a version at work and one that waits."""
+    made: list[weakref.ref[Any]] = []
+
+    def snapshot(into: Bits | None) -> Bits:
+        bits = copy_of(CHAIN[len(made) % len(CHAIN)])(into)
+        if into is None:
+            made.append(weakref.ref(bits["embed"]))
+        return bits
+
+    def alive() -> int:
+        return sum(each() is not None for each in made)
+
+    gate.set()
+    with publishing(tmp_path, merge_over=(2, 5)) as background:
+        for version in range(14):
+            background.put(V(version), snapshot)
+            background.published(V(version))
+            assert alive() <= KEPT_SETS
+        gate.clear()
+        background.put(V(14), snapshot)
+        background.put(V(15), snapshot)
+        assert alive() == KEPT_SETS
+        gate.set()
+        background.published(V(15))
 
 
 def test_a_third_version_waits_for_room_and_says_so(tmp_path: Path, gate: threading.Event) -> None:

@@ -162,7 +162,8 @@ class DryRun:
             "links": {
                 when: {kind: each._asdict() for kind, each in kinds.items()} for when, kinds in self.links().items()
             },
-            "flops_per_piece": played.piece.flops, "version_bytes": played.version_bytes, "piece_s": self.piece_s,
+            "flops_per_piece": played.piece.flops, "fp32_flops_per_piece": played.piece.fp32_flops,
+            "version_bytes": played.version_bytes, "piece_s": self.piece_s,
             "trainer": asdict(self.rate), "tokens_per_s": self.tokens_per_s, "fits": self.fits, "fault": self.fault,
         }  # fmt: skip
 
@@ -226,9 +227,10 @@ def lines_of(run: DryRun) -> Iterator[str]:
             yield f"  {when:10} {kind:36} {_size(each.bytes):>10} in {each.calls} exchanges"
     yield ""
     yield (
-        f"a piece is {played.piece.flops / 1e12:,.1f} teraflop: {run.piece_s:.3g} s; trainer {rate.step_s:.3g} s a "
-        f"step, {1e6 * rate.token_s:.3g} us a token: {run.tokens_per_s:,.0f} tokens a second, of which a rank does "
-        f"{run.tokens_per_s / run.config.processes:,.0f}"
+        f"a piece is {played.piece.flops / 1e12:,.1f} teraflop, {played.piece.fp32_flops / 1e12:,.1f} of them in fp32: "
+        f"{run.piece_s:.3g} s; trainer {rate.step_s:.3g} s a step for the optimizer and a version, and "
+        f"{1e6 * rate.token_s:.3g} us a token: {run.tokens_per_s:,.0f} tokens a second while it works on pieces, of "
+        f"which a rank does {run.tokens_per_s / run.config.processes:,.0f}"
     )
     yield run.fault or f"fits: {_size(run.needed)} of {_size(run.machine.usable)} that {run.machine.name} has to give"
 

@@ -42,6 +42,8 @@ class Machine:
     """Bytes."""
     flops: float
     """A second, of dense bf16 products."""
+    fp32: float
+    """A second, of fp32 products: torch rounds their operands to no shorter format unless it is told to."""
     bandwidth: float
     """Bytes a second of its memory."""
     inside: float
@@ -62,7 +64,8 @@ class Machine:
 
     def seconds(self, work: Work) -> float:
         """How long a rank takes for it."""
-        device = work.flops / (PRODUCTS * self.flops) + work.touched / (MEMORY * self.bandwidth)
+        products = (work.flops - work.fp32_flops) / self.flops + work.fp32_flops / self.fp32
+        device = products / PRODUCTS + work.touched / (MEMORY * self.bandwidth)
         computing = max(device, work.calls * self.call_s) if self.overlaps else device + work.calls * self.call_s
         beside = sum(self._sent(link, each) for link, each in work.links.items() if link.kind in OVERLAPPED)
         waited = sum(self._sent(link, each) for link, each in work.links.items() if link.kind not in OVERLAPPED)
@@ -78,20 +81,21 @@ class Machine:
 
 
 def _accelerator(
-    name: str, gib: int, teraflops: float, terabytes: float, inside: float, between: float, together: int = 8
+    name: str, gib: int, bf16: float, fp32: float, terabytes: float, inside: float, between: float, together: int = 8
 ) -> Machine:
-    return Machine(name, gib * GIB, teraflops * 1e12, terabytes * 1e12, inside * 1e9, between * 1e9, together)
+    sent = inside * 1e9, between * 1e9
+    return Machine(name, gib * GIB, bf16 * 1e12, fp32 * 1e12, terabytes * 1e12, *sent, together)
 
 
 KNOWN: Mapping[str, Machine] = {
     each.name: each
-    for each in (  # GiB, dense bf16 teraflop/s, TB/s, GB/s one way within a computer and out of it
-        _accelerator("rtx-4090", 24, 165, 1.01, 32, 3, together=1),
-        _accelerator("a100", 80, 312, 2.04, 300, 25),
-        _accelerator("h100", 80, 989, 3.35, 450, 50),
-        _accelerator("h200", 140, 989, 4.8, 450, 50),
-        _accelerator("b200", 178, 2250, 8.0, 900, 50),
-        _accelerator("mi300x", 192, 1307, 5.3, 448, 50),
+    for each in (  # GiB, teraflop/s of dense bf16 and of fp32, TB/s, GB/s one way within a computer and out of it
+        _accelerator("rtx-4090", 24, 165, 82.6, 1.01, 32, 3, together=1),
+        _accelerator("a100", 80, 312, 19.5, 2.04, 300, 25),
+        _accelerator("h100", 80, 989, 67, 3.35, 450, 50),
+        _accelerator("h200", 140, 989, 67, 4.8, 450, 50),
+        _accelerator("b200", 178, 2250, 75, 8.0, 900, 50),
+        _accelerator("mi300x", 192, 1307, 163, 5.3, 448, 50),
     )
 }
 HERE = "cpu"
@@ -111,10 +115,10 @@ def this_computer(ranks: int = 1) -> Machine:
     """What one of so many ranks gets of it: measured on one thread for about half a second, whatever else it does."""
     cores = len(os.sched_getaffinity(0))
     share = min(1.0, cores / ranks)
-    loopback = _loopback() * share
+    loopback, products = _loopback() * share, share * _products() / PRODUCTS
     memory = psutil.virtual_memory().total // ranks
     return Machine(
-        HERE, memory, share * _products() / PRODUCTS, share * _copying() / MEMORY, loopback / LINKS, loopback / LINKS,
+        HERE, memory, products, products, share * _copying() / MEMORY, loopback / LINKS, loopback / LINKS,
         ranks, call_s=1e-5 / share, exchange_s=2e-4 / share, overlaps=False,
     )  # fmt: skip
 
@@ -164,17 +168,18 @@ def _timed(what: Callable[[], object]) -> float:
 
 def fitted(name: str, timed: Sequence[tuple[Work, float]], like: Machine) -> Machine:
     """A machine that takes as long as was measured for each of these: of what a rank computes, touches, asks for, sends
-    and exchanges, the seconds that one of each costs (no cost below zero). What else it has is that of another.
+    and exchanges, the seconds that one of each costs (no cost below zero; products of all formats cost the same). What
+    else it has is that of another.
     """
     known = np.array([_features(work) for work, _ in timed])
     wanted = np.array([seconds for _, seconds in timed])
     largest = np.maximum(known.max(0), 1.0)  # columns of one size, and below relative errors, so that none outweighs
     cost = least_squares(known / largest / wanted[:, None], np.ones(len(wanted))) / largest
     flop_s, byte_s, call_s, sent_s, exchange_s = map(float, cost)
-    link = 1 / max(LINKS * sent_s, 1e-18)
+    link, products = 1 / max(LINKS * sent_s, 1e-18), 1 / max(PRODUCTS * flop_s, 1e-18)
     return Machine(
-        name, like.memory, 1 / max(PRODUCTS * flop_s, 1e-18), 1 / max(MEMORY * byte_s, 1e-18), link, link,
-        like.together, call_s, exchange_s, overlaps=False,
+        name, like.memory, products, products, 1 / max(MEMORY * byte_s, 1e-18), link, link, like.together, call_s,
+        exchange_s, overlaps=False,
     )  # fmt: skip
 
 

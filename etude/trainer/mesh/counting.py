@@ -50,6 +50,8 @@ class Work(NamedTuple):
     calls: int
     """Operations that are asked for."""
     links: Mapping[Link, Traffic]
+    fp32_flops: float = 0.0
+    """Those of `flops` whose operands are fp32: what is slower on a device that has fast products for bf16."""
 
 
 def added(*works: Work) -> Work:
@@ -59,7 +61,8 @@ def added(*works: Work) -> Work:
         before = links.get(link, Traffic(0, 0))
         links[link] = Traffic(before.bytes + sent, before.calls + calls)
     flops, touched = sum(work.flops for work in works), sum(work.touched for work in works)
-    return Work(flops, touched, sum(work.calls for work in works), links)
+    fp32_flops = sum(work.fp32_flops for work in works)
+    return Work(flops, touched, sum(work.calls for work in works), links, fp32_flops)
 
 
 class Counting(TorchDispatchMode):
@@ -80,14 +83,15 @@ class Counting(TorchDispatchMode):
 
     def begin(self) -> None:
         """Count a new stretch: what is held stays."""
-        self._flops, self._touched, self._calls = 0.0, 0.0, 0
+        self._flops, self._fp32_flops, self._touched, self._calls = 0.0, 0.0, 0.0, 0
         self._links: dict[Link, list[int]] = {}
         self.fullest, self.most = dict(self.held), dict(self.held)
 
     @property
     def work(self) -> Work:
         """Of the stretch."""
-        return Work(self._flops, self._touched, self._calls, {key: Traffic(*each) for key, each in self._links.items()})
+        links = {key: Traffic(*each) for key, each in self._links.items()}
+        return Work(self._flops, self._touched, self._calls, links, self._fp32_flops)
 
     def __enter__(self) -> Self:
         resize = torch.UntypedStorage.resize_
@@ -121,7 +125,9 @@ class Counting(TorchDispatchMode):
             self._exchanged(func, args, given, made)
         elif not func.is_view:
             self._touched += sum(each.numel() * each.element_size() for each in (*given, *made))
-            self._flops += _flops(func, args, kwargs, out)
+            flops = _flops(func, args, kwargs, out)
+            self._flops += flops
+            self._fp32_flops += flops * any(each.dtype == torch.float32 for each in given)
         if func.namespace == "fsdp":
             self.tag(GATHERED, (*made, *_tensors(kwargs.get("out"))))
         return out

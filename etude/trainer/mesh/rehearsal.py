@@ -9,6 +9,7 @@ the optimizer's step; `counting` looks on. Experts are taken to be chosen evenly
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,10 +37,12 @@ from etude.trainer.mesh.sharding import Sharded
 from etude.trainer.mesh.sizes import Sizes
 from etude.trainer.mesh.together import Mesh
 from etude.trainer.mesh.trained import ShardedTrained
+from etude.trainer.ranks import tensors_of_ranks
 from etude.trainer.step import PARITY_VERSIONS, Trainer
+from etude.weights.publisher import KEPT_SETS
 
 HOST = torch.device("cpu")
-MOMENTS_THERE, CHECKPOINT = "moments on the host", "a checkpoint's copy"
+MOMENTS_THERE, CHECKPOINT, VERSIONS = "moments on the host", "a checkpoint's copy", "published versions"
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,9 @@ class Rehearsal:
     version_share: int
     """What this rank sends of it to the ranks that publish."""
     on_host: Mapping[str, int]
-    """What is in the memory of the host, whatever the device is: all the time, and while a checkpoint is written."""
+    """What is in the memory of the host, whatever the device is: all the time, while a checkpoint is written, and of
+    versions when the publisher has as many as it may.
+    """
 
     @property
     def over_the_bus(self) -> int:
@@ -119,7 +124,8 @@ def _ranks(count: int) -> Generator[None]:
 def _trainer(config: TrainerConfig, model: ModelConfig, mode: FakeTensorMode) -> tuple[Trainer, tuple[int, ...]]:
     """And the ranks that have the other experts."""
     if config.mesh is None:
-        with mode:
+        with mode, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # torch does, to copy a model
             decoder = Decoder(model)
             decoder.compute_with(TORCH)
             return Trainer(decoder, config), ()
@@ -168,7 +174,8 @@ def _played(trainer: Trainer, config: TrainerConfig, counting: Counting) -> Rehe
     older = {"older versions": held["older versions"]} if config.parity_tokens else {}
     masters = sum(each.nbytes for each in trainer.trained.trained.values())
     there = held.get(MOMENTS_THERE, 0)
-    on_host = {MOMENTS_THERE: there, CHECKPOINT: masters + held.get("moments", 0) + there}
+    checkpoint = masters + held.get("moments", 0) + there
+    on_host = {MOMENTS_THERE: there, CHECKPOINT: checkpoint, VERSIONS: _published(trainer, config.processes)}
     counting.begin()
     list(trainer.forward_backward([batch], torch.from_numpy(shares_of(batch, config.loss))))
     piece, in_pieces, most = counting.work, counting.fullest, counting.most
@@ -187,6 +194,18 @@ def _played(trainer: Trainer, config: TrainerConfig, counting: Counting) -> Rehe
         version_share=2 * sum(each.numel() for each in trainer.trained.trained.values()),
         on_host={kind: count for kind, count in on_host.items() if count},
     )
+
+
+def _published(trainer: Trainer, ranks: int) -> int:
+    """Of the arrays of the rank that publishes most: those that no step moves are there once."""
+    trained = trainer.trained
+    if isinstance(trained, ShardedTrained):
+        sizes = trained.sizes()
+    else:
+        named = dict(trained.policy.named_parameters()) | trained.factors
+        sizes = {name: 2 * each.numel() for name, each in named.items()}
+    kept = {name: size * (KEPT_SETS if name in trained.trained else 1) for name, size in sizes.items()}
+    return max(sum(kept[name] for name in names) for names in tensors_of_ranks(sizes, ranks))
 
 
 def _name_what_is_held(trainer: Trainer, counting: Counting) -> None:
