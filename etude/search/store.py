@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import ConfigError
-from etude.host.home import default_cache
+from etude.host.home import index_directory
 from etude.search.base import Vectors
 from etude.search.content import Content
 from etude.search.postings import DEFINED, GRAM, SCHEMA, WORD, Keep, Numbers, Postings, Tags, rows_of, rows_of_grams
@@ -93,7 +93,7 @@ class StoreStatus:
 
 def default_path() -> Path:
     """Where it lies when nobody says otherwise."""
-    return default_cache() / "search" / f"index-{_FILE_VERSION}.sqlite"
+    return index_directory() / f"index-{_FILE_VERSION}.sqlite"
 
 
 class Store:
