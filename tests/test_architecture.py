@@ -306,7 +306,7 @@ OF_ETUDE = {
     "product/fleet/run_records.py": "the records of runs",
     "product/own_commands.py": "the user's own slash commands, in their configuration",
     "product/sessions/stream.py": "a session's log",
-    "search/store.py": "the user's store of indexes, in their cache",
+    "search/database.py": "the user's store of indexes, in their cache",
     "search/embedder.py": "the embedder that comes with Etude",
     "search/others.py": "the static model that the user names",
     "product/setup/written.py": "the agent.toml that was there, which is kept",

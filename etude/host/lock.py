@@ -1,9 +1,9 @@
 """A file or directory that one process at a time has, or several share, for as long as they live.
 
-Owns `hold`, and what asks less: `try_hold`, `wait_for`, `share` and `is_held`. Nothing else calls flock. Who is killed
-while it starts another process leaves its lock to that child, until the child has become its program: it has every open
-file for that moment, which on a busy machine is long. Such a leftover is waited for by `hold`; a process that lives is
-not.
+Owns `hold`, and what asks less: `try_hold`, `wait_for`, `share`, `share_within` and `is_held`. Nothing else calls
+flock. Who is killed while it starts another process leaves its lock to that child, until the child has become its
+program: it has every open file for that moment, which on a busy machine is long. Such a leftover is waited for by
+`hold`; a process that lives is not.
 """
 
 from __future__ import annotations
@@ -64,6 +64,19 @@ def is_held(handle: int) -> bool:
 def share(handle: int) -> None:
     """Have the open file together with others who share it, until it is closed; waits for one who holds it."""
     fcntl.flock(handle, fcntl.LOCK_SH)
+
+
+def share_within(handle: int, patience_s: float) -> bool:
+    """The same, tried for so long. Whoever shares it already goes on doing so."""
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.01)
 
 
 def _holder(handle: int) -> int | None:

@@ -41,7 +41,7 @@ class Watch:
         self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "inotify_init1")
-        self._device = root.stat().st_dev
+        self._device, self._inode = _number(root)
         self._folders: dict[int, str] = {}
         self.covered: set[str] = set()
         """The directories whose files are watched, by their paths below the root; "" is the root."""
@@ -85,6 +85,13 @@ class Watch:
             found.add(f"{folder}/{name}".lstrip("/"))
         return None if everything else found
 
+    def in_place(self) -> bool:
+        """Whether the root's path still leads to the directory that is watched."""
+        try:
+            return _number(self._root) == (self._device, self._inode)
+        except OSError:
+            return False
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
@@ -112,6 +119,11 @@ class Watch:
         if self._libc.statfs(os.fsencode(self._root), found):
             return 0
         return int.from_bytes(found.raw[:8], "little") & 0xFFFFFFFF  # its first field, a word
+
+
+def _number(folder: Path) -> tuple[int, int]:
+    found = folder.stat()
+    return found.st_dev, found.st_ino
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

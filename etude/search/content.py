@@ -24,7 +24,7 @@ MAX_BYTES = 200_000
 """Longer files have no pieces: what is searched by words is not found in them."""
 MOST_BYTES = 1_000_000
 """Longer ones are not indexed at all: a grep always reads them."""
-WORDS_VERSION = 2
+WORDS_VERSION = 3
 """Of what a content is cut into and of its words: with another, every file is taken in anew."""
 _DEFINED_WEIGHT = 3
 _NOT_CODE = re.compile(r"(^|/)(package-lock\.json|[^/]*\.lock|[^/]*\.min\.(js|css)|[^/]*\.(svg|map|csv|ipynb))$")

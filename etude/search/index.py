@@ -26,13 +26,14 @@ from etude.search.content import (
     read,
     text_of,
 )  # fmt: skip
+from etude.search.database import Damaged
 from etude.search.embedder import Embedder, EmbedderFailed, cosines, shipped
 from etude.search.narrowing import Contents, Narrowing
 from etude.search.patterns import All, Any, Literal, Need, required
 from etude.search.postings import GRAM, Numbers, Tags
 from etude.search.ranking import RANKING_VERSION, WEIGHTS, Corpus, Floats, Weights
 from etude.search.sealed import Entry, Sealed
-from etude.search.store import Damaged, Facts, Known, Store
+from etude.search.store import Facts, Known, Store
 from etude.search.syntax import cutter
 
 MOST_STORED = 2 << 30
@@ -139,11 +140,12 @@ class Index:
 
     def search(self, question: str, limit: int, under: str = "", weights: Weights = WEIGHTS) -> list[Hit]:
         """The pieces a question is about, best first, of all files or of those below a directory."""
+        asked = self._asked_embedder(lambda embedder: embedder.question(question))
 
         def search() -> list[Hit]:
             self._load()
             corpus = self._made_corpus()
-            return corpus.rank(question, self.store.find, limit, under, weights, self._near(question, corpus))
+            return corpus.rank(question, self.store.find, limit, under, weights, self._near(asked, corpus))
 
         return self._mended(search)
 
@@ -244,9 +246,8 @@ class Index:
             self._contents, self._matrix = there, None
         return self._corpus
 
-    def _near(self, question: str, corpus: Corpus) -> Floats | None:
+    def _near(self, asked: Vectors | None, corpus: Corpus) -> Floats | None:
         """How near each piece is to a question; None without an embedder."""
-        asked = self._asked_embedder(lambda embedder: embedder.question(question))
         if asked is None or self._embedder is None:
             return None
         if self._matrix is None:
@@ -324,11 +325,14 @@ class Index:
         return found
 
     def _mended(self, do: Callable[[], _Answer]) -> _Answer:
+        """What is asked of the store, as of one moment; once more where it had to be begun anew."""
         try:
-            return do()
+            with self.store.reading():
+                return do()
         except Damaged as error:
             self._renew(error)
-            return do()
+            with self.store.reading():
+                return do()
 
     def _renew(self, error: Damaged) -> None:
         self.store.renew()

@@ -18,6 +18,7 @@ MAX_LINES = 60
 _MIN_LINES = 8
 _MOST_DEFINITIONS = 2000
 """A file with more was written by a program."""
+_MOST_COMMENT = 200
 _DEFINITION = re.compile(
     r"\s*(?:@|(?:(?:export|default|public|private|protected|internal|static|async|abstract|final|override|pub(?:\(\w+\))?|"
     r"unsafe|inline|virtual|extern)\s+)*"
@@ -46,7 +47,7 @@ def cut(language: str, text: str) -> list[Cut]:
     if not language:
         return list(_by_lines(lines, 0, len(lines)))
     found = definitions_of(language, text.encode("utf-8", "replace"))
-    if len(found) > _MOST_DEFINITIONS:
+    if found is None or len(found) > _MOST_DEFINITIONS:
         return list(_by_lines(lines, 0, len(lines)))
     cuts: list[Cut] = []
     for first, end, inner in _stretches(found, lines):
@@ -98,8 +99,10 @@ def _around(found: Sequence[Definition], line: int) -> Definition | None:
 
 
 def _with_comment(lines: Sequence[str], first: int) -> int:
-    """Where a definition begins together with the comment and the attributes right above it."""
-    while first > 0 and _COMMENT.match(lines[first - 1]):
+    """Where a definition begins together with the comment and the attributes right above it, up to a bound: many
+    definitions may share one comment."""
+    last = max(first - _MOST_COMMENT, 0)
+    while first > last and _COMMENT.match(lines[first - 1]):
         first -= 1
     return first
 

@@ -2,20 +2,20 @@
 
 Owns `Store`: contents by their key, with their pieces, words and grams (`postings`) and the vectors of their pieces,
 and for each workspace which path has which content, and the stamp by which that is known. Worktrees, forks and restarts
-find their contents there; a branch that comes back does too. The file is a cache. One process writes at a time and
-every batch is a transaction of a write-ahead log, so who is killed leaves it as it was before or after; what is damaged
-is told by `Damaged`, and `renew` begins anew. It holds words and line numbers of a user's files, no lines, and nobody
-else can read it.
+find their contents there; a branch that comes back does too. The file is a cache (`database`). One process writes at a
+time and every batch is a transaction of a write-ahead log, so who is killed leaves it as it was before or after; what
+is damaged is told by `Damaged`, and `renew` begins anew. It holds words and line numbers of a user's files, no lines,
+and nobody else can read it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,42 +23,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import ConfigError
-from etude.host.home import default_cache
+from etude.host.home import index_directory
 from etude.search.base import Vectors
 from etude.search.content import Content
-from etude.search.postings import DEFINED, GRAM, SCHEMA, WORD, Keep, Numbers, Postings, Tags, rows_of, rows_of_grams
+from etude.search.database import Damaged, Database
+from etude.search.postings import DEFINED, GRAM, WORD, Keep, Numbers, Postings, Tags, rows_of, rows_of_grams
 
 _FILE_VERSION = 1
-_SCHEMA_VERSION = 2
-"""A file of an earlier schema has fewer tables, and gets them."""
-_TABLES = f"""
-BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS contents (
-    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, flags INTEGER NOT NULL, first INTEGER NOT NULL,
-    count INTEGER NOT NULL, pieces BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS workspaces (
-    id INTEGER PRIMARY KEY, place BLOB NOT NULL UNIQUE, commit_id TEXT NOT NULL, used REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS trees (
-    workspace INTEGER NOT NULL, path BLOB NOT NULL, stamp TEXT NOT NULL, content INTEGER NOT NULL,
-    PRIMARY KEY (workspace, path)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS counters (next_content INTEGER NOT NULL, next_piece INTEGER NOT NULL, forgotten INTEGER);
-INSERT INTO counters SELECT 1, 1, 0 WHERE NOT EXISTS (SELECT * FROM counters);
-CREATE TABLE IF NOT EXISTS vectors (
-    embedder TEXT NOT NULL, content INTEGER NOT NULL, data BLOB NOT NULL,
-    PRIMARY KEY (embedder, content)) WITHOUT ROWID;
-{SCHEMA}
-PRAGMA user_version = {_SCHEMA_VERSION};
-COMMIT;
-"""
 _PLAIN, _ODD, _LONG = 1, 2, 4
-_PATIENCE_S = 60.0
 _MOST_AT_ONCE = 500
-_ELSEWHERE = "XDG_CACHE_HOME names another place"
-
-
-class Damaged(Exception):
-    """The file is not what was written: it is to be made anew."""
 
 
 class Known(NamedTuple):
@@ -93,29 +66,30 @@ class StoreStatus:
 
 def default_path() -> Path:
     """Where it lies when nobody says otherwise."""
-    return default_cache() / "search" / f"index-{_FILE_VERSION}.sqlite"
+    return index_directory() / f"index-{_FILE_VERSION}.sqlite"
 
 
 class Store:
     """See the module. `path` None: in memory, for as long as this object lives, and without grams."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, anew: bool = False) -> None:
+        """With `anew` what lies there is removed first, as by `renew`."""
         self.path = path
         self.grams = path is not None
-        self._db = self._opened()
+        self._database = Database(path, anew)
         self._postings = Postings(self._db)
 
     def close(self) -> None:
-        self._db.close()
+        self._database.close()
 
     def renew(self) -> None:
-        """Begin anew with nothing; other processes go on with the old file until they open it again."""
-        self._db.close()
-        if self.path is not None:
-            for ending in ("", "-wal", "-shm"):
-                Path(f"{self.path}{ending}").unlink(missing_ok=True)
-        self._db = self._opened()
+        """Begin anew with nothing. Raises ConfigError where others have the file open."""
+        self._database.renew()
         self._postings = Postings(self._db)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """All that is read within belongs together, whatever others write or forget meanwhile."""
+        return self._database.reading()
 
     # --- contents -----------------------------------------------------------------------------------------------------
 
@@ -140,8 +114,8 @@ class Store:
             number = self._workspace(place, commit)
             rows = [(number, _encoded(path)) for path in {*gone, *(files.keys() - known.keys())}]
             self._db.executemany("DELETE FROM trees WHERE workspace = ? AND path = ?", rows)
-            tree = [(number, _encoded(path), *each) for path, each in known.items()]
-            self._db.executemany("INSERT OR REPLACE INTO trees VALUES (?, ?, ?, ?)", tree)
+            tree = [_row(number, _encoded(path), each) for path, each in known.items()]
+            self._db.executemany("INSERT OR REPLACE INTO trees VALUES (?, ?, ?, ?, ?)", tree)
             return known
 
     def find(self, term: bytes) -> tuple[Numbers, Tags]:
@@ -182,7 +156,7 @@ class Store:
             return {number: _matrix(data) for number, data in rows}
 
     def _insert(self, new: Mapping[bytes, Content]) -> dict[bytes, int]:
-        [(number, piece, _)] = self._db.execute("SELECT * FROM counters")
+        number, piece, _ = self._database.counters()
         words: dict[str, tuple[list[int], list[int]]] = {}
         defined: dict[str, tuple[list[int], list[int]]] = {}
         rows, grams, numbers = [], [], {}
@@ -215,9 +189,13 @@ class Store:
     def tree(self, place: str) -> dict[str, Known]:
         """The paths of a workspace, as they were when it was last looked at."""
         with self._told():
-            words = "SELECT path, stamp, content FROM trees JOIN workspaces ON workspace = id WHERE place = ?"
-            rows = self._db.execute(words, (_encoded(place),))
-            return {_decoded(path): Known(stamp, content) for path, stamp, content in rows}
+            words = "SELECT path, stamp, content, checksum FROM trees JOIN workspaces ON workspace = id WHERE place = ?"
+            found = {}
+            for path, stamp, content, checksum in self._db.execute(words, (_encoded(place),)):
+                if _checksum(path, stamp, content) != checksum:
+                    raise Damaged("a row of a tree is torn")
+                found[_decoded(path)] = Known(stamp, content)
+            return found
 
     def commit_of(self, place: str) -> str:
         """The commit that a workspace stood at when it was last built; "" where that is not known."""
@@ -228,7 +206,7 @@ class Store:
     def forgotten(self) -> int:
         """A number that changes when anything was forgotten: what was read of a tree before may be gone."""
         with self._told():
-            return self._db.execute("SELECT forgotten FROM counters").fetchone()[0]
+            return self._database.counters()[2]
 
     def _workspace(self, place: str, commit: str) -> int:
         self._db.execute(
@@ -305,54 +283,30 @@ class Store:
 
     # --- the database -------------------------------------------------------------------------------------------------
 
-    def _opened(self) -> sqlite3.Connection:
-        if self.path is None:
-            return self._made(sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None))
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-            db = sqlite3.connect(self.path, timeout=_PATIENCE_S, check_same_thread=False, isolation_level=None)
-            return self._made(db)
-        except (OSError, sqlite3.OperationalError) as error:
-            raise ConfigError(f"{self.path}: no index can be kept there: {error}; {_ELSEWHERE}") from None
-        except sqlite3.DatabaseError as error:
-            raise Damaged(str(error)) from None
+    @property
+    def _db(self) -> sqlite3.Connection:
+        return self._database.connection
 
-    def _made(self, db: sqlite3.Connection) -> sqlite3.Connection:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")
-        if db.execute("PRAGMA user_version").fetchone() != (_SCHEMA_VERSION,):
-            db.executescript(_TABLES)
-        return db
+    def _told(self) -> AbstractContextManager[None]:
+        return self._database.told()
 
-    @contextlib.contextmanager
-    def _told(self) -> Generator[None]:
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            raise ConfigError(f"{self.path}: {error}; `etude index gc` makes room, {_ELSEWHERE}") from None
-        except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
-            raise
-        except (sqlite3.DatabaseError, zlib.error) as error:
-            raise Damaged(str(error)) from None
-
-    @contextlib.contextmanager
-    def _writing(self) -> Generator[None]:
-        with self._told():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+    def _writing(self) -> AbstractContextManager[None]:
+        return self._database.writing()
 
     def _in(self, words: str, values: Sequence[Any], *first: Any) -> Iterator[Any]:
         """The rows for all values, some at a time; `first` stands before them in the words."""
         for start in range(0, len(values), _MOST_AT_ONCE):
             some = values[start : start + _MOST_AT_ONCE]
             yield from self._db.execute(words.format(",".join("?" * len(some))), [*first, *some])
+
+
+def _row(workspace: int, path: bytes, known: Known) -> tuple[int, bytes, str, int, int]:
+    """Which content a path has is in no other place: a grep that believed a wrong one would miss a file."""
+    return workspace, path, *known, _checksum(path, *known)
+
+
+def _checksum(*told: object) -> int:
+    return zlib.crc32(repr(told).encode())
 
 
 def _encoded(path: str) -> bytes:

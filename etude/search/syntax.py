@@ -3,14 +3,21 @@
 Owns which languages are parsed, what a definition is in each, and `definitions_of`. The grammars are tree-sitter's, in
 the package `semble-grammars` (the extra `search`): compiled, offline, and made for the tree-sitter that Etude needs
 anyhow. Without it, or in another language, nothing is found here and `pieces` cuts by lines. Never fails on a file
-that is broken: tree-sitter parses around what it does not understand.
+that is broken: tree-sitter parses around what it does not understand. But what it leaves open costs it time and memory
+by its square, some grammars a gigabyte for 16 kB. So a file in which much is opened is parsed by a process of its own,
+within bounds: that is this file, run as a program, which is why it imports nothing of Etude.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
+import re
+import resource
+import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -59,6 +66,11 @@ _CALLED = {
 LANGUAGE_OF = {ending: language for language, endings in _CALLED.items() for ending in endings.split()}
 _ASSIGNED = ("function", "arrow_function", "function_expression", "class", "generator_function")
 _DEPTH = 40
+_OPENS = re.compile(rb"[<\[({]|\bfunction\b")
+_MOST_OPENED = 1500
+"""So much that a file opens, whether it is closed or not, takes 30 MB at worst, and most files open less."""
+_MOST_BYTES, _MOST_CPU_S, _MOST_S = 1 << 30, 5, 60.0
+"""Of the process for all others. The clock is only for one that does not get to run."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +98,36 @@ def cutter() -> str:
         return ""
 
 
-def definitions_of(language: str, data: bytes) -> list[Definition]:
-    """All that are worth a piece of their own, in the order of their first lines; those in a function are not."""
+def definitions_of(language: str, data: bytes) -> list[Definition] | None:
+    """All that are worth a piece of their own, in the order of their first lines; those in a function are not. None for
+    a file that cannot be parsed within bounds."""
+    few = all(number < _MOST_OPENED for number, _ in enumerate(_OPENS.finditer(data)))
+    return _defined(language, data) if few else _apart(language, data)
+
+
+def _defined(language: str, data: bytes) -> list[Definition]:
     root = _parser(language).parse(data).root_node
     kinds = frozenset(_DEFINE[language].split())
     return sorted(_found(root, kinds, (), 0), key=lambda each: (each.first, -each.end))
+
+
+def _apart(language: str, data: bytes) -> list[Definition] | None:
+    """The same by another process, which may die of it."""
+    argv = [sys.executable, "-P", __file__, language]
+    try:
+        done = subprocess.run(argv, input=data, capture_output=True, timeout=_MOST_S, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode:
+        return None
+    return [Definition(first, end, name, tuple(within)) for first, end, name, within in json.loads(done.stdout)]
+
+
+def _main(language: str) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (_MOST_CPU_S, _MOST_CPU_S))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.stdout.write(json.dumps([astuple(each) for each in _defined(language, sys.stdin.buffer.read())]))
 
 
 @lru_cache(None)
@@ -154,3 +191,7 @@ def _name(node: Any) -> str:
         if node.type.endswith(("identifier", "word", "constant", "name", "_expression"))
         else ""
     )
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

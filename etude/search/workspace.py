@@ -22,10 +22,11 @@ from etude.host.git import GitContext, run_git_now
 from etude.host.repository import PrivateGitDir, find
 from etude.search.base import Hit
 from etude.search.content import MAX_BYTES, MOST_BYTES, lines_of, text_of
+from etude.search.database import Damaged
 from etude.search.embedder import Embedder
 from etude.search.index import Index, index_version, stamp_of
 from etude.search.sealed import Sealed
-from etude.search.store import Damaged, Store, StoreStatus, default_path
+from etude.search.store import Store, StoreStatus, default_path
 
 MOST_FILES = 100_000
 _DEPTH = 100
@@ -94,10 +95,9 @@ def open_store(said: Callable[[str], None] = _quiet, path: Path | None = None) -
     try:
         return Store(path)
     except Damaged as error:
-        for ending in ("", "-wal", "-shm"):
-            Path(f"{path}{ending}").unlink(missing_ok=True)
+        store = Store(path, anew=True)
         said(f"{path}: the index was damaged ({error}) and is made anew")
-        return Store(path)
+        return store
 
 
 def build(

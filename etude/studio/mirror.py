@@ -21,7 +21,7 @@ from pathlib import Path
 import structlog
 
 from etude.errors import CheckpointError, DeadlineExceeded, EtudeError, WeightError
-from etude.host.home import default_cache
+from etude.host.home import mirror_directory
 from etude.studio.mirrored import Place
 from etude.studio.shapes import RunRow
 from etude.studio.stored import (
@@ -51,7 +51,7 @@ class Mirror:
     def __init__(self, store: Store, most_bytes: int, home: Path | None = None) -> None:
         """`home` has a directory for each store; None: in the user's cache."""
         self.address, self._store, self._most_bytes = store.url.rstrip("/"), store, most_bytes
-        self._place = Place(home or default_cache() / "studio", self.address)
+        self._place = Place(home or mirror_directory(), self.address)
         self._faults = [f"{self.address}: it is being asked which runs there are"]
         self._lock = threading.Lock()
         self._runs: dict[str, _Known] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from proofs import one_of_each
 from pydantic import ValidationError
 
 from etude.environments.base import Sandbox
+from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.local import WorkspaceConfig, absent, outside
 from etude.harness.permissions.rules import PermissionConfig
 from etude.product.agent import confined
@@ -98,6 +100,39 @@ def test_more_is_shown_where_the_user_says_so(home: Path) -> None:
     for wrong in ("/etc", "~/data", "~/.x/../data"):
         with pytest.raises(ValidationError, match="dot file"):
             WorkspaceConfig(shown=(wrong,))
+
+
+@pytest.mark.parametrize(
+    "way", ["at home", "all shown", "elsewhere", "linked", "in the workspace", "writable", "hidden"]
+)
+def test_the_index_of_the_users_code_is_there_for_no_command(
+    home: Path, outer: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """It holds words of files that a rule denies, and of all other projects. It is made after the session began."""
+    cache = {"elsewhere": outer / "cache", "in the workspace": home / "project" / ".cache", "writable": outer / "cache"}
+    cache["hidden"] = home / "snap" / "cache"
+    place = cache.get(way, home / ".cache")
+    (place / "etude").mkdir(parents=True)
+    shutil.copy(guest_program(default_cache_dir()), place / "etude")  # not built anew each time
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+    real = place / "etude" / "search"
+    if way == "linked":
+        real = outer / "large"
+        real.mkdir()
+        (place / "etude" / "search").symlink_to(real)
+
+    async def scenario(workspace: Sandbox) -> None:
+        (real / "index-1.sqlite").write_text("aVeryRareWord")
+        found = await said(workspace, f"grep -rls aVeryRareWord {outer} /workspace; cat {real}/*")
+        assert "index-1" not in found and "aVeryRareWord" not in found
+        assert not await said(workspace, f"touch {real}/planted 2>/dev/null; ls -A {real} 2>/dev/null")
+
+    config = WorkspaceConfig(
+        shown=("~",) if way == "all shown" else WorkspaceConfig().shown,
+        writable=(outer / "cache",) if way == "writable" else (),
+    )
+    within(home / "project", scenario, config)
+    assert (real / "index-1.sqlite").read_text() == "aVeryRareWord"
 
 
 @pytest.mark.parametrize("network", one_of_each(2, ["full", "none"]))

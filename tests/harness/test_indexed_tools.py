@@ -15,7 +15,7 @@ from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.harness.config import HarnessConfig
 from etude.harness.schema import ToolCall, check_call
 from etude.harness.tools import AGENT_TOOLS, ToolConfig, run_calls
-from etude.harness.tools.agent.indexed import Indexed, keep_on_disk
+from etude.harness.tools.agent.indexed import _INDEXES, Indexed, keep_on_disk
 from etude.search import index_version
 from etude.search.workspace import build, default_path, open_store
 
@@ -187,3 +187,83 @@ def test_what_ranks_is_part_of_what_a_harness_is(monkeypatch: pytest.MonkeyPatch
     shown = agent.identity()
     monkeypatch.setattr("etude.search.index.RANKING_VERSION", 999)
     assert agent.identity() != shown != before and small.identity() == HarnessConfig().identity()
+
+
+async def agrees(sandbox: Sandbox, indexed: Indexed, pattern: str) -> str:
+    """What a grep answers, with the index as without."""
+    _INDEXES[sandbox] = indexed
+    found = await answer(sandbox, "grep", {"pattern": pattern})
+    _INDEXES[sandbox] = Indexed()
+    assert await answer(sandbox, "grep", {"pattern": pattern}) == found
+    return found
+
+
+def test_what_comes_to_a_directory_of_ignored_files_is_found(root: Path) -> None:
+    """git lists it as if it were ignored itself."""
+    for folder in ("logs/deep", "build"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / "a.log").write_text("special7\n")
+    (root / ".gitignore").write_text("*.log\nbuild/\n")
+    build(root, open_store())
+
+    async def scenario(sandbox: Sandbox) -> None:
+        indexed = keep_on_disk(sandbox, root)
+        await agrees(sandbox, indexed, "special7")
+        assert indexed._kept is not None and indexed._kept._watch.covered >= {"logs", "logs/deep"}
+        assert "build" not in indexed._kept._watch.covered
+        (root / "logs" / "deep" / "new.py").write_text("special7 = 1\n")
+        assert "logs/deep/new.py" in await agrees(sandbox, indexed, "special7")
+
+    played(root, scenario)
+
+
+@pytest.mark.parametrize("way", ["a link", "comes later"])
+def test_what_decides_is_looked_at_where_it_lies(root: Path, outer: Path, way: str) -> None:
+    """The excludes by a link, and configuration that names a file which is not there yet."""
+    (outer / "excludes").write_text("m7.py\n" if way == "comes later" else "")
+    if way == "a link":
+        (root / ".git" / "info" / "exclude").unlink(missing_ok=True)
+        (root / ".git" / "info" / "exclude").symlink_to(outer / "excludes")
+    else:
+        git(root, "config", "include.path", str(outer / "later"))
+    git(root, "rm", "-q", "--cached", "pkg3/m7.py")
+    build(root, open_store())
+
+    async def scenario(sandbox: Sandbox) -> None:
+        indexed = keep_on_disk(sandbox, root)
+        assert "m7.py" in await agrees(sandbox, indexed, "special7")
+        if way == "a link":
+            (outer / "excludes").write_text("m7.py\n")
+        else:
+            (outer / "later").write_text(f"[core]\n\texcludesFile = {outer}/excludes\n")
+        assert await agrees(sandbox, indexed, "special7") == "no matches"
+
+    played(root, scenario)
+
+
+def test_a_tree_too_large_to_list_is_searched_whole(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(root, open_store())
+    monkeypatch.setattr("etude.harness.tools.agent.stamps.LISTING_BYTES", 100)
+
+    async def scenario(sandbox: Sandbox) -> None:
+        indexed = keep_on_disk(sandbox, root)
+        for _ in range(2):
+            assert await agrees(sandbox, indexed, "special7") == "pkg3/m7.py:1:def special7(x):"
+        assert indexed.counts == {"whole": 2}
+
+    played(root, scenario)
+
+
+def test_a_directory_above_that_is_renamed_hides_no_change(root: Path, outer: Path) -> None:
+    (outer / "above").mkdir()
+    inner = root.rename(outer / "above" / "w")
+    build(inner, open_store())
+
+    async def scenario(sandbox: Sandbox) -> None:
+        indexed = keep_on_disk(sandbox, inner)
+        await agrees(sandbox, indexed, "special7")
+        there = (outer / "above").rename(outer / "elsewhere") / "w"
+        (there / "new.py").write_text("special7 = 1\n")
+        assert "new.py" in await agrees(sandbox, indexed, "special7")
+
+    played(inner, scenario)

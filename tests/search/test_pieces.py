@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import resource
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from etude.search import pieces as pieces_module
 from etude.search.pieces import MAX_LINES, cut, pieces_of
-from etude.search.syntax import LANGUAGE_OF, language_of
+from etude.search.syntax import LANGUAGE_OF, definitions_of, language_of
 from etude.search.words import stem, words_of
 
 SOURCES = {
@@ -78,3 +82,33 @@ def test_pieces_cover_a_file_without_gaps(lines: list[str]) -> None:
         covered = [line for each in cut(language, "\n".join(lines)) for line in range(each.first, each.end)]
         assert len(covered) == len(set(covered)) and said <= set(covered)
         assert all(each.end - each.first <= MAX_LINES for each in cut(language, "\n".join(lines)))
+
+
+def test_a_small_file_that_would_take_all_memory_is_cut_by_lines() -> None:
+    """Parsed here, it takes 2 GB."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    text = "class A {}\n" + "a<" * 12_000
+    assert cut("java", text) == cut("", text)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
+
+
+def test_what_another_process_parses_is_as_if_it_were_parsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "".join(f"class Café{n}(B):\n    def fgh(self):\n        return f((), [])\n\n" for n in range(400)).encode()
+    apart = definitions_of("python", text)
+    monkeypatch.setattr("etude.search.syntax._MOST_OPENED", 1 << 20)
+    assert apart is not None and len(apart) == 800 and definitions_of("python", text) == apart
+
+
+def test_a_comment_above_many_definitions_is_not_read_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = 0
+
+    class Counting:
+        def match(self, line: str) -> re.Match[str] | None:
+            nonlocal looked
+            looked += 1
+            return comment.match(line)
+
+    comment = pieces_module._COMMENT
+    monkeypatch.setattr(pieces_module, "_COMMENT", Counting())
+    assert cut("c", "//\n" * 5000 + "/**/void f(){}\n" * 100)
+    assert 0 < looked < 100 * 250

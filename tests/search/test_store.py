@@ -137,6 +137,9 @@ def test_no_link_is_followed_and_nobody_else_reads_it(root: Path, store: Store, 
     (root / "away").symlink_to(tmp_path)
     assert build(root, store).files == 30 and search(root, store, "treasure", 5) == []
     assert store.path is not None and stat.S_IMODE(store.path.stat().st_mode) == 0o600
+    (tmp_path / "linked.sqlite").symlink_to(tmp_path / "secret.py")
+    with pytest.raises(ConfigError, match="it is a link"):
+        open_store(path=tmp_path / "linked.sqlite")
 
 
 @pytest.fixture
@@ -196,6 +199,87 @@ def matching(root: Path, store: Store) -> set[str]:
     found = Index(store, str(root)).may_match("def thing7\\(", False, workspace.listing(root).stamps)
     assert found is not None
     return {path for path in found if "def thing7(" in (root / path).read_text()}
+
+
+@pytest.mark.parametrize(
+    "done",
+    [
+        "PRAGMA user_version = 9", "DROP TABLE postings", "DROP TABLE counters", "DELETE FROM counters",
+        "UPDATE counters SET next_content = 1", "ALTER TABLE contents RENAME COLUMN flags TO other",
+    ],
+)  # fmt: skip
+def test_a_store_of_another_shape_is_made_anew(root: Path, store: Store, done: str, settled: None) -> None:
+    build(root, store)
+    store._db.execute(done)
+    store.close()
+    said: list[str] = []
+    opened = open_store(said.append, store.path)
+    assert build(root, opened).taken == 30 and answers(root, opened) == fresh(root)
+    assert len(said) == 1 and "damaged" in said[0]
+
+
+def test_a_table_that_goes_while_it_is_open_is_made_anew(root: Path, store: Store, settled: None) -> None:
+    build(root, store)
+    store._db.execute("DROP TABLE postings")
+    said: list[str] = []
+    assert answers(root, store, said.append) == fresh(root) and len(said) == 1
+
+
+def test_no_tree_believes_a_wrong_content(root: Path, store: Store, settled: None) -> None:
+    build(root, store)
+    store._db.execute("UPDATE trees SET content = content % 30 + 1")
+    store.close()
+    said: list[str] = []
+    opened = open_store(said.append, store.path)
+    assert build(root, opened, said.append).taken == 30 and matching(root, opened) == {"pkg1/m7.py"} and len(said) == 1
+
+
+OTHER = """
+import sys
+from pathlib import Path
+from etude.search.workspace import open_store
+store = open_store(path=Path(sys.argv[1]))
+print(store.status().contents)
+store.close()
+"""
+
+
+def test_a_second_store_of_a_process_leaves_the_first_its_locks(root: Path, store: Store) -> None:
+    """POSIX drops all of a process where it closes any descriptor of the file; then another removes the log."""
+    second = open_store(path=store.path)
+    for count in (0, 30):
+        done = subprocess.run(
+            [sys.executable, "-c", OTHER, str(store.path)], capture_output=True, text=True, timeout=120
+        )
+        assert done.stdout == f"{count}\n", done.stderr
+        assert Path(f"{store.path}-wal").exists(), "the log that we write was removed"
+        build(root, store)
+    assert second.status().contents == 30
+
+
+def test_a_damaged_store_is_not_removed_under_others(root: Path, store: Store) -> None:
+    build(root, store)
+    other = open_store(path=store.path)
+    other._db.execute("DROP TABLE postings")
+    with pytest.raises(ConfigError, match="made anew when no other process has it open"):
+        open_store(path=store.path)
+    store.close(), other.close()
+    assert answers(root, open_store(path=store.path)) == fresh(root)
+
+
+def test_what_is_forgotten_in_the_middle_of_a_question_hides_nothing(
+    root: Path, store: Store, settled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(root, store)
+    monkeypatch.setattr("etude.search.database._PATIENCE_S", 0.1)
+    other, sizes = open_store(path=store.path), store.sizes
+
+    def forgotten_first(terms: list[bytes]) -> dict[bytes, int]:
+        other.collect(0)
+        return sizes(terms)
+
+    monkeypatch.setattr(store, "sizes", forgotten_first)
+    assert matching(root, store) == {"pkg1/m7.py"} and store.status().contents == 0
 
 
 def test_it_makes_room(root: Path, store: Store, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from etude.environments.local.config import WorkspaceConfig
+from etude.host.home import private_caches
 
 _LANDLOCK_CREATE_RULESET, _VERSION, _WITH_SCOPES = 444, 1, 6
 _OWN = [Path("/run"), Path("/tmp"), Path("/proc"), Path("/dev")]
@@ -40,10 +41,8 @@ def concealed(directory: Path, config: WorkspaceConfig) -> tuple[list[str], list
         closing += ["--remount-ro", str(home)]
     for hidden in _hidden(directory, config):
         argv += emptied(hidden, str(hidden))
-    turns = turns_by().parent
-    if turns.is_dir() and not directory.is_relative_to(turns):  # last, for what is shown may hold it
-        closing = [*emptied(turns, str(turns)), *closing]
-    return argv, closing
+    private = [part for place in _private(directory, config) for part in emptied(place, str(place))]
+    return argv, [*private, *closing]  # last, for what is shown or writable may hold it
 
 
 def turns_by() -> Path:
@@ -53,13 +52,25 @@ def turns_by() -> Path:
     return state.resolve() / "etude" / "guard.lock"
 
 
+def _private(directory: Path, config: WorkspaceConfig) -> list[Path]:
+    """What no command sees, whatever is shown: the lock's directory, and what Etude keeps of other projects."""
+    writable = [place.resolve() for place in config.writable]
+    gone = [hidden for hidden in _hidden(directory, config) if not _within(hidden, writable)]
+    return [
+        place
+        for place in (turns_by().parent, *private_caches())
+        if place.is_dir() and not directory.is_relative_to(place) and not _within(place, gone)
+    ]
+
+
 def absent(directory: Path, config: WorkspaceConfig) -> list[str]:
     """The real paths that are not there for commands, or empty, of what exists now."""
     masked = [Path(os.path.realpath(directory / name)) for name in config.masked]
     dots = [
         entry for home in _homes(directory, config) for entry in _dots(home) if not _within(entry, _kept(home, config))
     ]
-    return [str(found) for found in (*_hidden(directory, config), *masked, *dots, turns_by().parent, Path("/run"))]
+    private = (turns_by().parent, *private_caches())
+    return [str(found) for found in (*_hidden(directory, config), *masked, *dots, *private, Path("/run"))]
 
 
 def sockets(directory: Path) -> list[str]:

@@ -17,6 +17,7 @@ from etude.environments.launcher import proc
 from etude.environments.local.config import WorkspaceConfig
 from etude.environments.local.named import ReferencedPaths
 from etude.environments.local.outside import concealed, emptied, sockets
+from etude.host.home import private_caches
 from etude.host.repository import LinkedWorktree, linked_worktree
 
 _OWN = {"proc", "dev", "tmp", "run", WORKSPACE.strip("/"), "guest"}
@@ -49,7 +50,7 @@ def arguments(
     for place in (str(directory), WORKSPACE):
         argv += ["--bind", str(directory), place, *_protected(directory, place, held)]
         argv += _read_only(directory / ".git", f"{place}/.git") if history is not None else []
-        argv += _masked(directory, place, (*config.masked, *sockets(directory)))
+        argv += _masked(directory, place, (*config.masked, *sockets(directory), *map(str, private_caches())))
     argv += ["--ro-bind", str(guest), GUEST, *closing, "--remount-ro", "/", "--chdir", WORKSPACE]
     if history is not None and config.history == "own":
         env = {**env, **_own_objects(history)}

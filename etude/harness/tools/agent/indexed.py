@@ -21,7 +21,7 @@ from etude.environments.base import WORKSPACE, Sandbox
 from etude.errors import ConfigError
 from etude.harness.tools.agent.kept import Kept, Listed
 from etude.harness.tools.agent.listing import pattern_of
-from etude.harness.tools.agent.stamps import stamps_of
+from etude.harness.tools.agent.stamps import TooMany, stamps_of
 from etude.harness.tools.base import ToolConfig, relative
 from etude.search import Hit, Index, Store
 from etude.search.content import MOST_BYTES, is_code
@@ -53,6 +53,7 @@ class Indexed:
         self._lock = asyncio.Lock()
         self._kept: Kept | None = None
         self._keeps = True
+        self._too_many = False
         self._listed: Listed | None = None
         self._narrowing: tuple[int, int, Narrowing] | None = None
         self.counts: Counter[str] = Counter()
@@ -84,6 +85,9 @@ class Indexed:
         of them."""
         if relative(path).startswith(("/", "..")):
             return None
+        if self._too_many:
+            self.counts["whole"] += 1
+            return None
         async with self._lock:
             try:
                 index = await asyncio.to_thread(self._opened)
@@ -95,6 +99,9 @@ class Indexed:
                     narrowed = await self._of_swept(index, found, ignore_case, sandbox, config, path, glob)
             except ConfigError as error:
                 self._in_memory(error)
+                narrowed = None
+            except TooMany:  # a grep of all of them needs no list
+                self._too_many = True
                 narrowed = None
         self.counts["whole" if narrowed is None else "narrowed"] += 1
         return narrowed

@@ -2,10 +2,10 @@
 
 Owns `Kept`. The directory is watched from this machine (`host.watch`), so between two questions only what has changed
 is looked at; whatever is known was said by the sandbox, and what it hides stays hidden. What decides which files git
-names and lies outside of the directory, or in git's own, is not watched: `check` is shell that looks at its stamps,
-and whoever searches puts it before the search. Where nothing can be watched there is no `Kept`, and the
-files are looked at each time. Not noticed is what is written by a second name that was made after all files were looked
-at, in a directory that is not watched.
+names and lies outside of the directory, or in git's own, is not watched: `check` is shell that looks at its stamps, and
+at those of what it leads to where it is a link, and whoever searches puts it before the search. Where nothing can be
+watched there is no `Kept`, and the files are looked at each time. Not noticed is what is written by a second name that
+was made after all files were looked at, in a directory that is not watched.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import shlex
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from etude.environments.base import Sandbox
@@ -31,20 +32,26 @@ OUTDATED = 4
 _DECIDING = f"""
 h="${{XDG_CONFIG_HOME:-$HOME/.config}}/git"
 if top=$({GIT} rev-parse --show-cdup 2>/dev/null); then
+  root="./$top"
   {GIT} ls-files -coz --exclude-standard | head -zn 1 | grep -qz . && printf 'git\\0' || printf 'empty\\0'
   while [ -n "$top" ]; do printf '%s\\0' "$top.gitignore" "$top.git"; top="${{top%../}}"; done
-  for name in index info/exclude config config.worktree; do printf '%s\\0' "$({GIT} rev-parse --git-path $name)"; done
-  {GIT} config --path -z --get core.excludesfile
+  for name in HEAD index info/exclude config config.worktree; do
+    printf '%s\\0' "$({GIT} rev-parse --git-path $name)"
+  done
+  {GIT} config --path -z --get core.excludesfile | sed -z '/^$/d'
   {GIT} config --list --name-only --show-origin -z | sed -z 's/^file://;t;d'
-  printf '%s\\0' /etc/gitconfig ~/.gitconfig "$h/config" "$h/ignore" ''
-  {GIT} ls-files -oiz --exclude-standard --directory
+  printf '%s\\0' /etc/gitconfig ~/.gitconfig "$h/config" "$h/ignore" '' "$root"
+  {GIT} -C "$root" config --path --show-origin -z --get-regexp '^include(if\\..*)?\\.path$'
+  printf '\\0'
+  {GIT} ls-files -oiz --exclude-standard --directory | LC_ALL=C grep -z '/$' | {GIT} check-ignore -z --stdin
 else
   printf 'none\\0'
   up=; for _ in {" ".join(map(str, range(_UP)))}; do up="../$up"; printf '%s\\0' "$up.git"; done
 fi
 """
-"""Shell that prints whether git names the files, those that decide it, and after an empty name the directories that git
-ignores."""
+"""Shell that prints whether git names the files, and those that decide it; after an empty name where the repository is,
+and what configuration includes, with the file that says so, whether it is there or not; after another the directories
+that git ignores. It also lists, as if ignored, those in which every file is: what comes there later may not be."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,8 @@ class Kept:
             self._listed = await self._brought_up(self._listed, changed, sandbox, config)
         if self._listed is None or changed is None:
             self._listed = await self._swept(sandbox, config)
+        if not self._watch.in_place():  # a directory above it was renamed: paths lead elsewhere, and nothing tells
+            raise OSError(f"{self._directory} is not the directory that is watched")
         return self._listed
 
     async def _swept(self, sandbox: Sandbox, config: ToolConfig) -> Listed:
@@ -95,10 +104,11 @@ class Kept:
         said = await sandbox.exec(_DECIDING, timeout_s=config.command_timeout_s, max_output_bytes=LISTING_BYTES)
         if said.timed_out or said.log_path:
             raise OSError("what git ignores is too much to be known")
-        deciding, _, ignored = said.output.decode("utf-8", "surrogateescape").partition("\0\0")
-        self._named_by, *files = deciding.split("\0")
-        self._deciding = sorted({posixpath.normpath(each) for each in files if each})
-        self._watch.cover({each.rstrip("/") for each in ignored.split("\0") if each.endswith("/")})
+        told = iter(said.output.decode("utf-8", "surrogateescape").split("\0"))
+        self._named_by, *files = takewhile(bool, told)
+        files += _included(list(takewhile(bool, told)))
+        self._deciding = sorted({posixpath.normpath(each) for each in files})
+        self._watch.cover({each.rstrip("/") for each in told if each.endswith("/")})
         deciding = _stamped(self._deciding)
         first = await sandbox.exec(deciding, timeout_s=config.command_timeout_s, max_output_bytes=LISTING_BYTES)
         self._expected = first.output.decode("utf-8", "surrogateescape").rstrip("\n")
@@ -144,7 +154,18 @@ class Kept:
 
 def _stamped(paths: Sequence[str]) -> str:
     names = " ".join(map(shlex.quote, paths))
-    return f"stat --printf '%i %s %.9Y %.9Z %n\\n' -- {names} 2>/dev/null"
+    printed = "--printf '%i %s %.9Y %.9Z %n\\n'"
+    return f"{{ stat {printed} -- {names}; stat -L {printed} -- {names}; }} 2>/dev/null"
+
+
+def _included(told: Sequence[str]) -> list[str]:
+    """What `_DECIDING` says of that: after the repository's place pairs of an origin and a key with its value."""
+    root, *pairs = told or [""]
+    found = []
+    for origin, said in zip(pairs[::2], pairs[1::2], strict=False):
+        folder = posixpath.dirname(origin.removeprefix("file:"))
+        found.append(posixpath.join(root, folder, said.partition("\n")[2]))
+    return found
 
 
 def _is_text(command: str) -> bool:

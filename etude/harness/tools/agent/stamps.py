@@ -1,6 +1,6 @@
 """When each file of a workspace was changed, as its sandbox says.
 
-Owns `Stamps` and `stamps_of`: one command that looks at all files which are to be searched, whatever they are.
+Owns `Stamps`, `TooMany` and `stamps_of`: one command that looks at all files that are to be searched.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from etude.search.content import MAX_BYTES, MOST_BYTES
 
 _MAX_FILES = 60_000
 LISTING_BYTES = 16_000_000
+
+
+class TooMany(ToolError):
+    """They cannot be looked at in one go, or not in time."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ class Stamps:
 
 
 async def stamps_of(sandbox: Sandbox, config: ToolConfig, path: str = ".", glob: str | None = None) -> Stamps:
-    """Of the files below a path, or of those that a glob names. Raises ToolError where they cannot be had."""
+    """Of the files below a path, or of those that a glob names. Raises ToolError where they cannot be had, TooMany
+    where that is so whatever is asked."""
     listed = listing(path, glob)
     command = f"date +%s; {listed} | xargs -0r stat --printf '%s %.9Y %.9Z %i %h %f %n\\0' -- 2>/dev/null"
     done = await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=LISTING_BYTES)
@@ -50,7 +55,7 @@ async def stamps_of(sandbox: Sandbox, config: ToolConfig, path: str = ".", glob:
     if done.timed_out:
         overdue()
     if done.timed_out or done.log_path:
-        raise ToolError("there are too many files here to be indexed; use grep")
+        raise TooMany("there are too many files here to be indexed; use grep")
     now, _, rows = done.output.decode("utf-8", "surrogateescape").partition("\n")
     found, linked, long = Stamps(), [], []
     for row in filter(None, rows.split("\0")):
