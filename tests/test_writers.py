@@ -154,7 +154,7 @@ NOT_TRIED = {
     "studio/mirrored.py": "a cache of a store: what cannot be kept is told of, and asked for again",
     "rollouts/claim.py": "the recipe of a run that has not begun: where it cannot be written, nothing was made yet",
     "rollouts/plan/planner.py": SCRATCH,
-    "search/store.py": "a cache, by SQLite: what it cannot keep is in memory; tests/search/test_store.py",
+    "search/database.py": "a cache, by SQLite: what it cannot keep is in memory; tests/search/test_store.py",
     "tasks/inside/databases.py": INSIDE,
     "tasks/inside/explore.py": INSIDE,
     "tasks/inside/guard.py": INSIDE,
