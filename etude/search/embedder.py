@@ -31,9 +31,11 @@ FULL = 127
 
 
 class Embedder(Protocol):
-    """`identity` names what decides the vectors: others are kept beside them, never compared with them."""
+    """`identity` names what decides the vectors: others are kept beside them, never compared with them. `width` is how
+    many numbers one has, 0 where only an answer tells."""
 
     identity: str
+    width: int
 
     def files(self, files: Sequence[File]) -> list[Vectors]:
         """Of the pieces of each. Raises EmbedderFailed."""

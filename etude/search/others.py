@@ -7,6 +7,7 @@ and with `Static` nothing leaves the machine. What fails raises EmbedderFailed, 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -32,7 +33,9 @@ _AT_ONCE = 64
 _MOST_CHARS = 2000
 """Of a piece: what servers' models read of a text at least."""
 _ANSWER_S = 30.0
-"""One request: a model on a CPU takes seconds for as many pieces."""
+"""One request with its answer: a model on a CPU takes seconds for as many pieces."""
+_MOST_ANSWER_BYTES = 128 << 10
+"""For each text: 5,000 numbers as they are written."""
 _TYPES = {"F32": np.float32, "F16": np.float16, "F64": np.float64, "I8": np.int8, "I64": np.int64, "I32": np.int32}
 
 
@@ -78,10 +81,9 @@ class Served:
         if config.key_env and not key:
             raise ConfigError(f"search.key_env: ${config.key_env} is not set; export the key of {config.url} in it")
         local = urlsplit(config.url).hostname in ("127.0.0.1", "localhost", "::1")
-        self._http = httpx2.Client(
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=scaled(_ANSWER_S), trust_env=not local, verify=trust(config.url, by_environment=not local),
-        )  # fmt: skip
+        self.width = 0
+        self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        self._by_environment, self._verify = not local, trust(config.url, by_environment=not local)
 
     def files(self, files: Sequence[File]) -> list[Vectors]:
         texts = [text for pieces, lines in files for text in texts_of((pieces, self._redacted(lines)))]
@@ -98,15 +100,35 @@ class Served:
 
     def _asked(self, texts: Sequence[str]) -> NDArray[np.float32]:
         try:
-            answer = self._http.post(self._address, json={"model": self._model, "input": list(texts)})
-            answer.raise_for_status()
-            rows = sorted(answer.json()["data"], key=lambda row: row["index"])
+            rows = sorted(json.loads(asyncio.run(self._answer(texts)))["data"], key=lambda row: row["index"])
             found = np.array([row["embedding"] for row in rows], np.float32)
-        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, TypeError, KeyError) as error:
+        except TimeoutError:
+            raise EmbedderFailed(f"{self._address} has not answered in {scaled(_ANSWER_S):.0f} s") from None
+        except (
+            httpx2.HTTPError, httpx2.InvalidURL, ValueError, TypeError, LookupError, ArithmeticError, RecursionError,
+        ) as error:  # fmt: skip
             raise EmbedderFailed(f"{self._address} gives no vectors ({type(error).__name__}: {error})") from None
         if found.shape[:1] != (len(texts),) or found.ndim != 2 or not np.isfinite(found).all():
             raise EmbedderFailed(f"{self._address} gives no vector for each text")
         return found
+
+    async def _answer(self, texts: Sequence[str]) -> bytes:
+        """All of it by one deadline and no longer than vectors are, whatever a server does to hold us. It is asked to
+        pack nothing, and nothing is unpacked."""
+        most = (len(texts) + 1) * _MOST_ANSWER_BYTES
+        made = httpx2.AsyncClient(
+            headers=self._headers, timeout=None, trust_env=self._by_environment, verify=self._verify
+        )
+        async with asyncio.timeout(scaled(_ANSWER_S)), made as client:
+            asked = {"model": self._model, "input": list(texts)}
+            async with client.stream("POST", self._address, json=asked) as answer:
+                answer.raise_for_status()
+                data = bytearray()
+                async for some in answer.aiter_raw():
+                    data += some
+                    if len(data) > most:
+                        raise ValueError(f"its answer is longer than {most} bytes")
+                return bytes(data)
 
 
 class Static:
@@ -118,10 +140,18 @@ class Static:
             self._tensors = _safetensors((directory / "model.safetensors").read_bytes())
             self._tokenizer = (directory / "tokenizer.json").read_bytes()
             self._vectors = self._tensors["embeddings"].astype(np.float32)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._places = self._tensors.get("mapping", np.arange(len(self._vectors)))
+            if (
+                self._vectors.ndim != 2
+                or not np.isfinite(self._vectors).all()
+                or not _all_in(self._places, self._vectors)
+            ):
+                raise ValueError("its embeddings are no rows of numbers")
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ConfigError(
                 f"search.directory: {directory} is no static model ({error}); model2vec writes them"
             ) from None
+        self.width = self._vectors.shape[1]
         told = hashlib.blake2b(self._tokenizer, digest_size=6)
         told.update(self._tensors["embeddings"].tobytes())
         self.identity = f"static-{told.hexdigest()}"
@@ -130,7 +160,10 @@ class Static:
     def _tokens(self) -> Any:
         from tokenizers import Tokenizer
 
-        made = Tokenizer.from_str(self._tokenizer.decode())
+        try:
+            made = Tokenizer.from_str(self._tokenizer.decode())
+        except Exception as error:  # the package raises nothing more exact
+            raise EmbedderFailed(f"{self._directory}/tokenizer.json is none: {error}") from None
         made.no_padding()
         made.no_truncation()
         return made
@@ -146,11 +179,17 @@ class Static:
         unknown = self._tokens.token_to_id("[UNK]")
         for at, each in enumerate(self._tokens.encode_batch(list(texts), add_special_tokens=False)):
             ids = np.array([token for token in each.ids if token != unknown], np.int64)
+            weights = self._tensors.get("weights", np.ones(len(self._places)))
+            if len(ids) and ids.max() >= min(len(self._places), len(weights)):
+                raise EmbedderFailed(f"{self._directory}: tokenizer.json has more tokens than model.safetensors")
             if len(ids):
-                weights = self._tensors["weights"][ids] if "weights" in self._tensors else np.ones(len(ids))
-                rows = self._tensors["mapping"][ids] if "mapping" in self._tensors else ids
-                found[at] = (self._vectors[rows] * weights[:, None]).mean(0)
+                found[at] = (self._vectors[self._places[ids]] * weights[ids, None]).mean(0)
         return found
+
+
+def _all_in(places: NDArray[Any], rows: NDArray[Any]) -> bool:
+    """Whether each place is the number of a row."""
+    return places.ndim == 1 and places.dtype.kind in "iu" and bool(((places >= 0) & (places < len(rows))).all())
 
 
 def texts_of(file: File) -> list[str]:

@@ -15,6 +15,7 @@ import json
 import secrets
 import struct
 import zlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,7 +35,13 @@ _ROW = struct.Struct(">32sQI")
 _SHAPE = struct.Struct(">IH")
 _ONCE = bytes(12)
 """AES-GCM's own nonce: a key seals one entry and no other."""
-_MOST_OPENED = 1 << 26
+_MOST_TOLD = 1 << 23
+"""Of what an entry says of its pieces; a file with more is not pushed."""
+_MOST_BESIDE_LINES = 4000
+"""So many more pieces than lines a file may have, that is short enough to have pieces."""
+_MOST_COUNTED = 1 << 31
+"""Of all words of a piece; a store has it in 32 bits."""
+_WIDEST = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -50,8 +57,10 @@ def seal(name: str, entries: Iterable[tuple[bytes, bytes, Entry]]) -> bytes:
     nonce = secrets.token_bytes(_NONCE_BYTES)
     sealed = {}
     for key, data, entry in entries:
+        if (body := _body(entry)) is None:
+            continue
         tag = _proof(b"tag", key, data, nonce)
-        sealed[tag] = _cipher(_proof(b"key", key, data, nonce)).encrypt(_ONCE, _body(entry), _bound(name, nonce, tag))
+        sealed[tag] = _cipher(_proof(b"key", key, data, nonce)).encrypt(_ONCE, body, _bound(name, nonce, tag))
     rows, at = [], _HEAD.size + _ROW.size * len(sealed)
     for tag, each in sorted(sealed.items()):
         rows.append(_ROW.pack(tag, at, len(each)))
@@ -60,18 +69,17 @@ def seal(name: str, entries: Iterable[tuple[bytes, bytes, Entry]]) -> bytes:
 
 
 class Sealed:
-    """The other end. Raises ConfigError, naming `origin`, where it is not what was pushed under this name."""
+    """The other end. Raises ConfigError, naming `origin`, where it is not what was pushed under this name. `width` is
+    that of the embedder's vectors, 0 where that is not known."""
 
-    def __init__(self, data: bytes, name: str, origin: str) -> None:
-        self._data, self._name, self._origin = memoryview(data), name, origin
+    def __init__(self, data: bytes, name: str, origin: str, width: int = 0) -> None:
+        self._data, self._name, self._origin, self._width = memoryview(data), name, origin, width
         if len(data) < _HEAD.size or not data.startswith(_MAGIC):
             raise self._refused("it does not begin as one")
-        _, self._nonce, count = _HEAD.unpack_from(data)
-        if len(data) < _HEAD.size + count * _ROW.size:
+        _, self._nonce, self._count = _HEAD.unpack_from(data)
+        if len(data) < _HEAD.size + self._count * _ROW.size:
             raise self._refused("it is cut off")
-        rows = (_ROW.unpack_from(data, _HEAD.size + at * _ROW.size) for at in range(count))
-        self._places = {tag: (at, at + size) for tag, at, size in rows}
-        if any(end > len(data) for _, end in self._places.values()):
+        if self._count and sum(self._row(self._count - 1)[1:]) > len(data):
             raise self._refused("it is cut off")
 
     def of(self, key: bytes, data: bytes) -> Entry | None:
@@ -79,14 +87,24 @@ class Sealed:
         from cryptography.exceptions import InvalidTag
 
         tag = _proof(b"tag", key, data, self._nonce)
-        if (place := self._places.get(tag)) is None:
+        at = bisect_left(range(self._count), tag, key=lambda at: self._row(at)[0])
+        if at == self._count or self._row(at)[0] != tag:
             return None
+        _, first, size = self._row(at)
+        if first + size > len(self._data):
+            raise self._refused("it is cut off")
         cipher, bound = _cipher(_proof(b"key", key, data, self._nonce)), _bound(self._name, self._nonce, tag)
         try:
-            body = cipher.decrypt(_ONCE, bytes(self._data[slice(*place)]), bound)
-            return _entry(body, len(lines_of(text_of(data) or "")))
-        except (InvalidTag, ValueError, TypeError, KeyError, struct.error, zlib.error):
+            body = cipher.decrypt(_ONCE, bytes(self._data[first : first + size]), bound)
+            return _entry(body, len(lines_of(text_of(data) or "")), self._width)
+        except (InvalidTag, ValueError, TypeError, LookupError, AttributeError, struct.error, zlib.error):
             raise self._refused("an entry does not open") from None
+        except RecursionError:
+            raise self._refused("an entry is too deep") from None
+
+    def _row(self, at: int) -> tuple[bytes, int, int]:
+        """Where an entry lies, by its number: they are in order of their names, and read in place."""
+        return _ROW.unpack_from(self._data, _HEAD.size + at * _ROW.size)
 
     def _refused(self, why: str) -> ConfigError:
         return ConfigError(
@@ -113,20 +131,29 @@ def _cipher(key: bytes) -> Any:
     return AESGCM(key)
 
 
-def _body(entry: Entry) -> bytes:
+def _body(entry: Entry) -> bytes | None:
+    """None for one that the other end would refuse for its length."""
     pieces = [[each.first, each.end, each.words, each.defined] for each in entry.pieces]
-    told = zlib.compress(json.dumps(pieces, separators=(",", ":")).encode())
+    said = json.dumps(pieces, separators=(",", ":")).encode()
+    if len(said) > _MOST_TOLD:
+        return None
+    told = zlib.compress(said)
     return _SHAPE.pack(len(told), entry.vectors.shape[1]) + told + entry.vectors.tobytes()
 
 
-def _entry(body: bytes, lines: int) -> Entry:
+def _entry(body: bytes, lines: int, wanted: int) -> Entry:
     """Raises ValueError and its like: whoever holds a content can seal anything for it."""
     size, width = _SHAPE.unpack_from(body)
+    if not 0 < width <= _WIDEST or wanted not in (0, width):
+        raise ValueError("its vectors are of no such width")
     opener = zlib.decompressobj()
-    told = opener.decompress(body[_SHAPE.size : _SHAPE.size + size], _MOST_OPENED)
+    told = opener.decompress(body[_SHAPE.size : _SHAPE.size + size], _MOST_TOLD)
     if not opener.eof:
         raise ValueError("it is too long")
-    pieces = tuple(_piece(each, lines) for each in json.loads(told))
+    rows = json.loads(told)
+    if len(rows) > lines + _MOST_BESIDE_LINES:
+        raise ValueError("it has more pieces than its file could have")
+    pieces = tuple(_piece(each, lines) for each in rows)
     vectors = np.frombuffer(body, np.int8, offset=_SHAPE.size + size)
     return Entry(pieces, vectors.reshape(len(pieces), width))
 
@@ -136,6 +163,7 @@ def _piece(told: Any, lines: int) -> Piece:
     if not (type(first) is int and type(end) is int and 0 <= first < end <= lines and len(counted) == 2):
         raise ValueError("a piece is outside of its file")
     for each in counted:
-        if not all(type(times) is int and 0 < times < 1 << 31 for times in each.values()):
-            raise ValueError("a word is there no whole number of times")
+        if not all(type(times) is int and times > 0 for times in each.values()) or sum(each.values()) >= _MOST_COUNTED:
+            raise ValueError("a word is there no whole number of times, or too often")
+        "".join(each).encode()  # half of a pair is no text
     return Piece(first, end, Counter(counted[0]), Counter(counted[1]))

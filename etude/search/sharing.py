@@ -22,7 +22,7 @@ from etude.host import beneath
 from etude.host.git import GitContext, run_git_now
 from etude.host.repository import PrivateGitDir, find
 from etude.search.content import MAX_BYTES, key_of, read, text_of
-from etude.search.embedder import Embedder
+from etude.search.embedder import Embedder, shipped
 from etude.search.index import Index, index_version
 from etude.search.sealed import Entry, Sealed, seal
 from etude.search.store import Store
@@ -89,7 +89,8 @@ def fetch(
     for tree in there.trees():
         name = _name(tree, there.prefix, embedder)
         if objects.exists(name):
-            sealed = Sealed(objects.get(name, _MOST_BYTES), name, f"{objects.url}/{name}")
+            width = (embedder or shipped()).width
+            sealed = Sealed(objects.get(name, _MOST_BYTES), name, f"{objects.url}/{name}", width)
             return build(directory, store, said, on_read, embedder, sealed)
     raise ConfigError(
         f"{objects.url}: has no index of the last {_LOOKED_BACK} commits of {directory}, made as this Etude makes one; "

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from etude.errors import ConfigError
 from etude.product import searching
 from etude.search import Store
 from etude.search.content import Piece, key_of
-from etude.search.sealed import _HEAD, _ROW, Entry, Sealed, seal
+from etude.search.sealed import _HEAD, _ROW, _SHAPE, Entry, Sealed, seal
 from etude.search.sharing import Pushed
 from etude.search.workspace import Built, build, open_store, search
 
@@ -202,6 +203,28 @@ def test_who_holds_a_file_cannot_put_a_piece_outside_of_it(root: Path, url: str,
     made = seal(f"index/{pushed.name}", [(key_of("mail.py", data), data, Entry((piece,), np.zeros((1, 128), np.int8)))])
     pushed.write_bytes(made)
     assert fetch(root, url, open_store(path=tmp_path / "second.sqlite")).fetched == 1, "so the test would see it"
+
+
+@pytest.mark.parametrize(
+    ("told", "pieces", "width"),
+    [
+        ("[[0,1,[],[]]]", 1, 128), ("[" * 200_000, 1, 128), ('[[0,1,{"a":2147483647,"b":1},{}]]', 1, 128),
+        ('[[0,1,{"\\ud800":1},{}]]', 1, 128), ("[[0,1,{},{}]]", 1, 0), ("[[0,1,{},{}]]", 1, 64),
+        ("[" + "[0,1,{},{}]," * 5000 + "[0,1,{},{}]]", 5001, 128), (" " * 9_000_000 + "[]", 0, 128),
+    ],
+    ids=["lists", "deep", "counts", "surrogate", "no width", "another width", "pieces", "long"],
+)  # fmt: skip
+def test_what_a_writer_to_the_store_sealed_is_refused(
+    root: Path, url: str, pushed: Path, tmp_path: Path, told: str, pieces: int, width: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Who may write there and holds one file."""
+    packed, data = zlib.compress(told.encode()), FILES["mail.py"].encode()
+    body = _SHAPE.pack(len(packed), width) + packed + bytes(pieces * width)
+    monkeypatch.setattr("etude.search.sealed._body", lambda entry: body)
+    none = Entry((), np.zeros((0, 128), np.int8))
+    pushed.write_bytes(seal(f"index/{pushed.name}", [(key_of("mail.py", data), data, none)]))
+    refused(root, url, tmp_path)
 
 
 def test_a_file_with_a_secret_stays_here_and_is_found_all_the_same(root: Path, url: str, tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,7 +19,7 @@ from etude.errors import ConfigError
 from etude.harness.config import HarnessConfig
 from etude.product.searching import embedder_of
 from etude.search import Index, Store, index_version
-from etude.search.embedder import FULL, Table, cosines, rounded, shipped
+from etude.search.embedder import FULL, EmbedderFailed, Table, cosines, rounded, shipped
 from etude.search.others import SearchConfig
 from etude.search.words import words_of
 from etude.search.workspace import build, open_store, search
@@ -130,6 +132,9 @@ class Server(BaseHTTPRequestHandler):
 
     asked: list[dict[str, Any]] = []
     broken = False
+    says: bytes | None = None
+    """In place of an answer."""
+    trickles = False
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -137,11 +142,16 @@ class Server(BaseHTTPRequestHandler):
         rows = [
             {"index": at, "embedding": [text.count("m"), text.count("d"), 1]} for at, text in enumerate(body["input"])
         ]
-        said = json.dumps({"data": rows[::-1]}).encode()
+        said = json.dumps({"data": rows[::-1]}).encode() if self.says is None else self.says
         self.send_response(500 if self.broken else 200)
         self.send_header("Content-Length", str(len(said)))
         self.end_headers()
-        self.wfile.write(said)
+        with contextlib.suppress(ConnectionError):  # who asked has gone
+            if self.trickles:
+                for _ in range(200):
+                    self.wfile.write(b" ")
+                    time.sleep(0.05)
+            self.wfile.write(said)
 
     def log_message(self, *_: object) -> None:
         """In silence."""
@@ -149,7 +159,7 @@ class Server(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    Server.asked, Server.broken = [], False
+    Server.asked, Server.broken, Server.says, Server.trickles = [], False, None, False
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{made.server_address[1]}/v1"
@@ -201,6 +211,24 @@ def test_a_server_that_fails_leaves_the_words_and_says_so_once(root: Path, store
     assert build(root, store, embedder=SearchConfig(url=server, model="m").embedder(str)).embedded == 3
 
 
+@pytest.mark.parametrize(
+    ("says", "said"),
+    [
+        (b'{"data": [{"index": 0, "embedding": [1' + b"0" * 400 + b"]}]}", "OverflowError"),
+        (b"[" * 200_000, "RecursionError"),
+        (b" " * 2_000_000, "longer than"),
+        (b" " * 300, "has not answered in"),
+    ],
+    ids=["large numbers", "deep", "long", "slow"],
+)
+def test_a_server_holds_nobody(server: str, says: bytes, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Server.says, Server.trickles = says, said == "has not answered in"
+    if Server.trickles:
+        monkeypatch.setattr("etude.search.others._ANSWER_S", 0.3)
+    with pytest.raises(EmbedderFailed, match=said):
+        SearchConfig(url=server, model="m").embedder(str).question("a letter")
+
+
 def test_a_server_that_is_gone_is_told_by_its_address(root: Path, store: Store) -> None:
     said: list[str] = []
     gone = SearchConfig(url="http://127.0.0.1:9", model="m").embedder(str)
@@ -229,6 +257,28 @@ def test_a_static_model_needs_no_server(root: Path, store: Store, tmp_path: Path
     assert asked.tolist() == [round(127 * 2 / 5**0.5), round(127 / 5**0.5)], "weighted, and unknown words left out"
     with pytest.raises(ConfigError, match="is no static model"):
         SearchConfig(directory=tmp_path).embedder(str)
+
+
+def test_a_static_model_that_is_none_is_told(root: Path, tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    place = static(tmp_path / "model")
+    model, rows = place / "model.safetensors", np.ones((2, 2), np.float32)
+    save_file({"embeddings": rows}, str(model))
+    with pytest.raises(EmbedderFailed, match="more tokens than"):
+        SearchConfig(directory=place).embedder(str).question("envelope")
+    (place / "tokenizer.json").write_text("{}")
+    said: list[str] = []
+    search(root, Store(None), "letter", 3, said.append, SearchConfig(directory=place).embedder(str))
+    assert len(said) == 1 and "tokenizer.json is none" in said[0]
+    for tensors in ({"embeddings": rows[0]}, {"embeddings": rows * np.nan}, {"embeddings": rows, "mapping": rows[0]}):
+        save_file(tensors, str(model))
+        with pytest.raises(ConfigError, match="is no static model"):
+            SearchConfig(directory=place).embedder(str)
+    for head in (b"[1]", b"[" * 200_000):
+        model.write_bytes(len(head).to_bytes(8, "little") + head)
+        with pytest.raises(ConfigError, match="is no static model"):
+            SearchConfig(directory=place).embedder(str)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ from etude.search.narrowing import Contents, Narrowing, in_bytes
 from etude.search.workspace import open_store
 
 _AT_ONCE = 16
-_READ_TOGETHER = 500
+_TOGETHER, _TOGETHER_BYTES = 500, 16_000_000
+"""Files that are held at once, and a few more."""
 
 
 @dataclass(frozen=True)
@@ -186,20 +187,22 @@ class Indexed:
             for path, stamp in stamps.files.items()
             if index.store.grams or (is_code(path) and path not in stamps.long)
         }
-        some = asyncio.Semaphore(_AT_ONCE)
 
         async def data_of(path: str) -> bytes | None:
-            async with some:
-                try:
-                    return await sandbox.read_file(f"{WORKSPACE}/{path}", MOST_BYTES)
-                except OSError:
-                    return None  # gone meanwhile, or grown too long
+            try:
+                return await sandbox.read_file(f"{WORKSPACE}/{path}", MOST_BYTES)
+            except OSError:
+                return None  # gone meanwhile, or grown too long
 
         stale = await asyncio.to_thread(index.stale, now)
-        for start in range(0, max(len(stale), 1), _READ_TOGETHER):
-            some_of_them = stale[start : start + _READ_TOGETHER]
-            data = await asyncio.gather(*map(data_of, some_of_them))
-            await asyncio.to_thread(index.update, now, list(zip(some_of_them, data, strict=True)))
+        read: list[tuple[str, bytes | None]] = []
+        for start in range(0, max(len(stale), 1), _AT_ONCE):
+            some = stale[start : start + _AT_ONCE]
+            read += zip(some, await asyncio.gather(*map(data_of, some)), strict=True)
+            size = sum(len(data or b"") for _, data in read)
+            if start + _AT_ONCE >= len(stale) or len(read) >= _TOGETHER or size > _TOGETHER_BYTES:
+                await asyncio.to_thread(index.update, now, read)
+                read = []
 
 
 _INDEXES: WeakKeyDictionary[Sandbox, Indexed] = WeakKeyDictionary()
