@@ -16,13 +16,13 @@ import numpy as np
 from etude.search.answer import ANSWER_VERSION
 from etude.search.base import Hit, Vectors
 from etude.search.content import (
-    MAX_BYTES,
     MOST_BYTES,
     WORDS_VERSION,
     Content,
     is_code,
     key_of,
     lines_of,
+    most_bytes,
     read,
     text_of,
 )  # fmt: skip
@@ -56,8 +56,9 @@ def index_version(embedder: Embedder | None = None) -> str:
 
 def stamp_of(size: int, changed: str, status_changed: str, inode: int, age_s: float) -> str:
     """By what a file is known not to have changed: its size, both of its times as the file system tells them, and its
-    number. Empty, which is never known, where it was changed so lately that it could be again at the same time."""
-    return "" if age_s < _SETTLED_S else f"{size} {changed} {status_changed} {inode}"
+    number; and the way it was taken in, since another Etude or other grammars take it in otherwise. Empty, which is
+    never known, where it was changed so lately that it could be again at the same time."""
+    return "" if age_s < _SETTLED_S else f"{size} {changed} {status_changed} {inode} {WORDS_VERSION} {cutter()}"
 
 
 class Index:
@@ -109,7 +110,7 @@ class Index:
         waiting: dict[str, bytes] = {}
         size = 0
         for path, data in files:
-            if data is None or len(data) > (MOST_BYTES if self.store.grams else MAX_BYTES):
+            if data is None or len(data) > (MOST_BYTES if self.store.grams else most_bytes(path)):
                 gone += [path] if path in self._tree else []
                 continue
             waiting[path] = data

@@ -21,7 +21,7 @@ from etude.errors import ConfigError
 from etude.host import beneath
 from etude.host.git import GitContext, run_git_now
 from etude.host.repository import PrivateGitDir, find
-from etude.search.content import MAX_BYTES, key_of, read, text_of
+from etude.search.content import MOST_BYTES, key_of, read, text_of
 from etude.search.embedder import Embedder
 from etude.search.index import Index, index_version
 from etude.search.sealed import Entry, Sealed, seal
@@ -142,9 +142,9 @@ class _Contents:
         for start in range(0, len(paths), _AT_ONCE):
             for path, near in self._index.vectors_of(paths[start : start + _AT_ONCE]).items():
                 try:
-                    data = beneath.read(self._root, path, MAX_BYTES)
+                    data = beneath.read(self._root, path, MOST_BYTES)
                 except OSError:
-                    continue  # gone, or too long to have pieces
+                    continue  # gone meanwhile
                 key = key_of(path, data)
                 pieces = read(path, data, grams=False).pieces
                 if key in had or len(pieces) != len(near) or not pieces:

@@ -29,9 +29,9 @@ from etude.search.base import Vectors
 from etude.search.content import Content
 from etude.search.postings import DEFINED, GRAM, SCHEMA, WORD, Keep, Numbers, Postings, Tags, rows_of, rows_of_grams
 
-_FILE_VERSION = 1
-_SCHEMA_VERSION = 2
-"""A file of an earlier schema has fewer tables, and gets them."""
+_FILE_VERSION = 2
+_MADE = 1
+"""The mark of a file that has its tables."""
 _TABLES = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS contents (
@@ -48,12 +48,14 @@ CREATE TABLE IF NOT EXISTS vectors (
     embedder TEXT NOT NULL, content INTEGER NOT NULL, data BLOB NOT NULL,
     PRIMARY KEY (embedder, content)) WITHOUT ROWID;
 {SCHEMA}
-PRAGMA user_version = {_SCHEMA_VERSION};
+PRAGMA user_version = {_MADE};
 COMMIT;
 """
 _PLAIN, _ODD, _LONG = 1, 2, 4
 _PATIENCE_S = 60.0
 _MOST_AT_ONCE = 500
+ENDINGS = ("", "-wal", "-shm")
+"""Of the names of one store's files."""
 _ELSEWHERE = "XDG_CACHE_HOME names another place"
 
 
@@ -71,7 +73,7 @@ class Known(NamedTuple):
 @dataclass(frozen=True)
 class Facts:
     """Of a content: whether it is ASCII alone, odd or long (`content.Content`), the number of its first piece, and of
-    each a row: first line, end, and how many words."""
+    each a row: first line, end, how many words, and the number of its text."""
 
     plain: bool
     odd: bool
@@ -96,6 +98,13 @@ def default_path() -> Path:
     return default_cache() / "search" / f"index-{_FILE_VERSION}.sqlite"
 
 
+def forget_earlier(path: Path) -> None:
+    """Remove the stores that earlier versions kept beside it: nothing reads them."""
+    for version in range(1, _FILE_VERSION):
+        for ending in ENDINGS:
+            path.with_name(f"index-{version}.sqlite{ending}").unlink(missing_ok=True)
+
+
 class Store:
     """See the module. `path` None: in memory, for as long as this object lives, and without grams."""
 
@@ -112,7 +121,7 @@ class Store:
         """Begin anew with nothing; other processes go on with the old file until they open it again."""
         self._db.close()
         if self.path is not None:
-            for ending in ("", "-wal", "-shm"):
+            for ending in ENDINGS:
                 Path(f"{self.path}{ending}").unlink(missing_ok=True)
         self._db = self._opened()
         self._postings = Postings(self._db)
@@ -187,7 +196,8 @@ class Store:
         defined: dict[str, tuple[list[int], list[int]]] = {}
         rows, grams, numbers = [], [], {}
         for key, content in new.items():
-            table = [(each.first, each.end, each.words.total()) for each in content.pieces]
+            rows_of_pieces = zip(content.pieces, content.texts, strict=True)
+            table = [(each.first, each.end, each.words.total(), text) for each, text in rows_of_pieces]
             packed = zlib.compress(np.array(table, "<u4").tobytes(), 1)
             flags = _PLAIN * content.plain | _ODD * content.odd | _LONG * content.long
             rows.append((number, key, flags, piece, len(table), packed))
@@ -321,7 +331,7 @@ class Store:
     def _made(self, db: sqlite3.Connection) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
-        if db.execute("PRAGMA user_version").fetchone() != (_SCHEMA_VERSION,):
+        if db.execute("PRAGMA user_version").fetchone() != (_MADE,):
             db.executescript(_TABLES)
         return db
 
@@ -365,9 +375,9 @@ def _decoded(path: bytes) -> str:
 
 def _table(packed: bytes) -> NDArray[np.uint32]:
     data = zlib.decompress(packed)
-    if len(data) % 12:
+    if len(data) % 16:
         raise Damaged("a table of pieces is torn")
-    return np.frombuffer(data, "<u4").reshape(-1, 3)
+    return np.frombuffer(data, "<u4").reshape(-1, 4)
 
 
 def _packed(vectors: Vectors) -> bytes:

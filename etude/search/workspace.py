@@ -21,11 +21,11 @@ from etude.host import beneath
 from etude.host.git import GitContext, run_git_now
 from etude.host.repository import PrivateGitDir, find
 from etude.search.base import Hit
-from etude.search.content import MAX_BYTES, MOST_BYTES, lines_of, text_of
+from etude.search.content import MOST_BYTES, lines_of, text_of
 from etude.search.embedder import Embedder
 from etude.search.index import Index, index_version, stamp_of
 from etude.search.sealed import Sealed
-from etude.search.store import Damaged, Store, StoreStatus, default_path
+from etude.search.store import ENDINGS, Damaged, Store, StoreStatus, default_path, forget_earlier
 
 MOST_FILES = 100_000
 _DEPTH = 100
@@ -92,12 +92,14 @@ def open_store(said: Callable[[str], None] = _quiet, path: Path | None = None) -
     """The user's store; a damaged one is made anew, and that is said. Raises ConfigError where none can be kept."""
     path = default_path() if path is None else path
     try:
-        return Store(path)
+        store = Store(path)
     except Damaged as error:
-        for ending in ("", "-wal", "-shm"):
+        for ending in ENDINGS:
             Path(f"{path}{ending}").unlink(missing_ok=True)
         said(f"{path}: the index was damaged ({error}) and is made anew")
-        return Store(path)
+        store = Store(path)
+    forget_earlier(path)
+    return store
 
 
 def build(
@@ -233,7 +235,7 @@ def _read(root: Path, paths: list[str], on_read: Callable[[int, int], None]) -> 
 
 def _shown(root: Path, hit: Hit) -> Found | None:
     try:
-        text = text_of(beneath.read(root, hit.path, MAX_BYTES))
+        text = text_of(beneath.read(root, hit.path, MOST_BYTES))
     except OSError:
         return None
     lines = [] if text is None else lines_of(text)[hit.first - 1 : hit.last]

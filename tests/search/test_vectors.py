@@ -95,16 +95,6 @@ def test_a_session_names_the_embedder_that_it_has() -> None:
     assert config.versions(MEANING)["search"] == index_version(MEANING) != config.versions()["search"]
 
 
-def test_a_store_of_before_the_vectors_gets_them(root: Path, store: Store) -> None:
-    build(root, store)
-    assert store.path is not None
-    store._db.execute("DROP TABLE vectors")
-    store._db.execute("PRAGMA user_version = 1")
-    store.close()
-    again = build(root, open_store(path=store.path))
-    assert (again.taken, again.embedded) == (0, 3)
-
-
 def test_what_is_forgotten_leaves_no_vectors(root: Path, store: Store) -> None:
     build(root, store)
     assert store._db.execute("SELECT count(*) FROM vectors").fetchone() == (3,)

@@ -14,7 +14,7 @@ from etude.harness.schema import Parameter
 from etude.harness.tools.agent.indexed import index_of
 from etude.harness.tools.base import Tool, ToolConfig, ToolError, relative
 from etude.search.answer import BUDGET_BYTES, FORM, answer
-from etude.search.content import MAX_BYTES, lines_of, text_of
+from etude.search.content import MOST_BYTES, lines_of, text_of
 
 
 async def _codebase_search(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
@@ -33,7 +33,7 @@ async def _codebase_search(sandbox: Sandbox, config: ToolConfig, arguments: Mapp
 async def _lines(sandbox: Sandbox, path: str) -> list[str]:
     """None of what is gone meanwhile."""
     try:
-        return lines_of(text_of(await sandbox.read_file(f"{WORKSPACE}/{path}", MAX_BYTES)) or "")
+        return lines_of(text_of(await sandbox.read_file(f"{WORKSPACE}/{path}", MOST_BYTES)) or "")
     except OSError:
         return []
 

@@ -14,7 +14,7 @@ from etude.environments.base import Sandbox
 from etude.harness.tools.agent.listing import listing
 from etude.harness.tools.base import ToolConfig, ToolError, overdue
 from etude.search import stamp_of
-from etude.search.content import MAX_BYTES, MOST_BYTES
+from etude.search.content import MOST_BYTES, most_bytes
 
 _MAX_FILES = 60_000
 LISTING_BYTES = 16_000_000
@@ -59,7 +59,7 @@ async def stamps_of(sandbox: Sandbox, config: ToolConfig, path: str = ".", glob:
             age_s = float(now) - float(status_changed)
             found.files[name] = stamp_of(int(size), changed, status_changed, int(inode), age_s)
             linked += [name] if names != "1" else []
-            long += [name] if int(size) > MAX_BYTES else []
+            long += [name] if int(size) > most_bytes(name) else []
         else:
             found.others.append(name)
     return replace(found, linked=frozenset(linked), long=frozenset(long))
