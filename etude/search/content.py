@@ -103,8 +103,8 @@ def text_of(data: bytes) -> str | None:
 
 
 def lines_of(text: str) -> list[str]:
-    """As pieces count them."""
-    return text.removesuffix("\n").split("\n")
+    """As pieces count them; what ends a line in Windows ends it here too."""
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
 def grams_of(data: bytes) -> NDArray[np.uint32]:

@@ -98,7 +98,7 @@ def _around(found: Sequence[Definition], line: int) -> Definition | None:
 
 def _with_comment(lines: Sequence[str], first: int) -> int:
     """Where a definition begins together with the comment and the attributes right above it."""
-    while first > 0 and _COMMENT.match(lines[first - 1]):
+    while first > 0 and is_comment(lines[first - 1]):
         first -= 1
     return first
 
@@ -112,6 +112,11 @@ def _by_lines(lines: Sequence[str]) -> Iterator[Cut]:
 def is_definition(line: str) -> bool:
     """Whether a line looks like the beginning of a definition, or of what decorates one."""
     return _DEFINITION.match(line) is not None
+
+
+def is_comment(line: str) -> bool:
+    """Whether a line begins as a comment, or as what decorates a definition."""
+    return _COMMENT.match(line) is not None
 
 
 def pieces_of(lines: Sequence[str]) -> list[tuple[int, int]]:
