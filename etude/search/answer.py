@@ -17,8 +17,8 @@ from etude.search.headings import heading
 from etude.search.words import words_of
 
 ANSWER_VERSION = 2
-BUDGET_BYTES = 2700
-"""Of an answer: about 750 tokens."""
+BUDGET_BYTES = 2600
+"""Of an answer: about 720 tokens."""
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,11 @@ def most_bytes(path: str) -> int:
     return MOST_BYTES if language_of(path) else MOST_BY_LINES
 
 
+def too_long(path: str, size: int) -> bool:
+    """Whether a file has no pieces for its length alone."""
+    return size > MOST_BY_LINES and is_code(path) and size > most_bytes(path)
+
+
 def read(path: str, data: bytes, *, grams: bool, pieces: tuple[Piece, ...] | None = None) -> Content:
     """Take a file in; without `grams` there are none. `pieces` where they are known."""
     long = len(data) > most_bytes(path)

@@ -92,9 +92,22 @@ class Index:
     # --- files ------------------------------------------------------------------------------------------------------
 
     def stale(self, stamps: Mapping[str, str]) -> list[str]:
-        """Those files whose content is not known for sure."""
+        """Those files that must be read: their content is not known for sure, or has no vectors yet. An embedder that
+        does not answer is found out before that, and not by reading what nobody embeds."""
+        changed, unembedded = self.behind(stamps)
+        if unembedded and self._asked_embedder(lambda embedder: embedder.question("search")) is None:
+            unembedded = []
+        wanted = {*changed, *unembedded}
+        return [path for path in stamps if path in wanted]
+
+    def behind(self, stamps: Mapping[str, str]) -> tuple[list[str], list[str]]:
+        """Those files whose content is not known for sure, and of the others those whose content has no vectors."""
         self._mended(self._load)
-        return [path for path, stamp in stamps.items() if not self._is(path, stamp)]
+        changed = [path for path, stamp in stamps.items() if not self._is(path, stamp)]
+        if self._embedder is None:
+            return changed, []
+        had = {path for path, known in self._tree.items() if known.content in self._embedded}.union(changed)
+        return changed, [path for path in stamps if path not in had]
 
     def update(self, stamps: Mapping[str, str], files: Iterable[tuple[str, bytes | None]], commit: str = "") -> None:
         """Make it the index of the files with these stamps. `files` are the stale ones with their bytes, None for what
@@ -179,9 +192,7 @@ class Index:
     def _is(self, path: str, stamp: str) -> bool:
         """Whether a file's content is known for sure."""
         known = self._tree.get(path)
-        if known is None or not stamp or known.stamp != stamp:
-            return False
-        return self._embedder is None or known.content in self._embedded
+        return known is not None and bool(stamp) and known.stamp == stamp
 
     def _take(self, stamps: Mapping[str, str], waiting: Mapping[str, bytes], gone: list[str], commit: str) -> None:
         keys = {path: key_of(path, data) for path, data in waiting.items()}

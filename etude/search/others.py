@@ -7,6 +7,7 @@ and with `Static` nothing leaves the machine. What fails raises EmbedderFailed, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ from pydantic import Field, model_validator
 from etude.config import Config
 from etude.deadlines import scaled
 from etude.errors import ConfigError
+from etude.plain import plain_line
 from etude.search.base import Vectors
 from etude.search.embedder import Embedder, EmbedderFailed, File, rounded, shipped
 from etude.serving.trust import trust
@@ -33,6 +35,7 @@ _MOST_CHARS = 2000
 """Of a piece: what servers' models read of a text at least."""
 _ANSWER_S = 30.0
 """One request: a model on a CPU takes seconds for as many pieces."""
+_MOST_REASON = 300
 _TYPES = {"F32": np.float32, "F16": np.float16, "F64": np.float64, "I8": np.int8, "I64": np.int64, "I32": np.int32}
 
 
@@ -99,11 +102,13 @@ class Served:
     def _asked(self, texts: Sequence[str]) -> NDArray[np.float32]:
         try:
             answer = self._http.post(self._address, json={"model": self._model, "input": list(texts)})
-            answer.raise_for_status()
+            if answer.is_error:
+                raise EmbedderFailed(f"{self._address} refuses with {answer.status_code}: {_reason(answer)}")
             rows = sorted(answer.json()["data"], key=lambda row: row["index"])
             found = np.array([row["embedding"] for row in rows], np.float32)
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, TypeError, KeyError) as error:
-            raise EmbedderFailed(f"{self._address} gives no vectors ({type(error).__name__}: {error})") from None
+            told = plain_line(f"{type(error).__name__}: {error}")
+            raise EmbedderFailed(f"{self._address} gives no vectors ({told})") from None
         if found.shape[:1] != (len(texts),) or found.ndim != 2 or not np.isfinite(found).all():
             raise EmbedderFailed(f"{self._address} gives no vector for each text")
         return found
@@ -151,6 +156,14 @@ class Static:
                 rows = self._tensors["mapping"][ids] if "mapping" in self._tensors else ids
                 found[at] = (self._vectors[rows] * weights[:, None]).mean(0)
         return found
+
+
+def _reason(answer: httpx2.Response) -> str:
+    """In the server's own words."""
+    said = answer.text
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        said = str(json.loads(said)["error"]["message"])
+    return plain_line(said)[:_MOST_REASON] or answer.reason_phrase
 
 
 def texts_of(file: File) -> list[str]:

@@ -128,7 +128,9 @@ class Server(BaseHTTPRequestHandler):
             {"index": at, "embedding": [text.count("m"), text.count("d"), 1]} for at, text in enumerate(body["input"])
         ]
         said = json.dumps({"data": rows[::-1]}).encode()
-        self.send_response(500 if self.broken else 200)
+        if body["model"] != "m":
+            said = json.dumps({"error": {"message": f"there is no model {body['model']};\n load it"}}).encode()
+        self.send_response(500 if self.broken else 200 if body["model"] == "m" else 404)
         self.send_header("Content-Length", str(len(said)))
         self.end_headers()
         self.wfile.write(said)
@@ -189,6 +191,15 @@ def test_a_server_that_fails_leaves_the_words_and_says_so_once(root: Path, store
     assert index.embedded == 0 and len(Server.asked) == 1
     Server.broken = False
     assert build(root, store, embedder=SearchConfig(url=server, model="m").embedder(str)).embedded == 3
+
+
+def test_a_server_that_refuses_is_told_in_its_own_words_on_one_line(root: Path, server: str) -> None:
+    said: list[str] = []
+    wrong = SearchConfig(url=server, model="unheard").embedder(str)
+    search(root, Store(None), "letter", 3, said.append, wrong)
+    assert said == [
+        f"search goes by words alone: {server}/embeddings refuses with 404: there is no model unheard; load it"
+    ]
 
 
 def test_a_server_that_is_gone_is_told_by_its_address(root: Path, store: Store) -> None:
