@@ -163,6 +163,14 @@ def parse(raw: dict[str, Any], schema: type[C], origin: str, overrides: Sequence
         raise ConfigError("; ".join(said)) from None
 
 
+def check_names(raw: dict[str, Any], schema: type[Config], origin: str) -> None:
+    """Raise ConfigError where a table has a key that `schema` does not know: for whoever reads one part of it, and
+    must not take a part whose name is mistyped for one that is not there.
+    """
+    if wrong := next((key for key in raw if key not in schema.model_fields), None):
+        raise ConfigError(f"{origin}: {wrong}: {_unknown(wrong, list(schema.model_fields))}")
+
+
 def _is_set(line: str, overrides: Sequence[str]) -> bool:
     """Whether an override gave the key that a line begins with, a table above it or a key below."""
     wrong = line.partition(": ")[0].partition(" = ")[0].split(".")

@@ -21,7 +21,7 @@ from searching.sets import Question
 from searching.vectors import KeptVectors
 
 from etude.search import Hit
-from etude.search.content import MAX_BYTES, is_code, lines_of, read, text_of
+from etude.search.content import is_code, lines_of, most_bytes, read, text_of
 from etude.search.words import words_of
 
 PIECES = 50
@@ -60,7 +60,7 @@ def needed(module: str, install: str) -> Any:
 
 
 def indexable(question: Question) -> dict[str, bytes]:
-    return {path: data for path, data in question.tree.items() if is_code(path) and len(data) <= MAX_BYTES}
+    return {path: data for path, data in question.tree.items() if is_code(path) and len(data) <= most_bytes(path)}
 
 
 def before() -> Searcher:

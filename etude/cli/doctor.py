@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from etude.environments.plugin import Finding
 
 
+_PACKAGES = {"torch": "train", "ray": "train", "transformers": "", "semble-grammars": "search"}
+"""With the extra that brings each; the last cuts files at definitions for the search."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -33,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "disk": f"{shutil.disk_usage('.').free / 2**30:.0f} GiB free here",
-        **{name: _version(name) for name in ("torch", "ray", "transformers")},
+        **{name: _version(name, extra) for name, extra in _PACKAGES.items()},
     }
     if options.json:
         say(
@@ -82,8 +86,8 @@ def _show(findings: Sequence[Finding]) -> None:
             say(f"    {finding.remedy}")
 
 
-def _version(package: str) -> str:
+def _version(package: str, extra: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        return f"not installed ({'tests only' if package == 'transformers' else install_command('train')})"
+        return f"not installed ({install_command(extra) if extra else 'tests only'})"

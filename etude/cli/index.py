@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     build = actions.add_parser("build", help="take in what has changed in a directory")
     status = actions.add_parser("status", help="how far the index is behind the files, and what the store holds")
     search = actions.add_parser("search", help="ask a question; each piece is shown whole")
-    search.add_argument("question", help="what you look for, in words")
+    search.add_argument("question", nargs="+", help="what you look for, in words")
     search.add_argument("--limit", type=int, default=8, metavar="N", help="so many pieces at most (default: 8)")
     push = actions.add_parser("push", help="put what is known of a commit's files where a team shares it, sealed")
     fetch = actions.add_parser("fetch", help="build with what was pushed for this commit, or one soon before it")
@@ -68,7 +68,7 @@ def _search(store: Any, options: argparse.Namespace) -> tuple[Any, str]:
     from etude.search.told import tell_found
     from etude.search.workspace import search
 
-    found = search(options.dir, store, options.question, options.limit, _warn, _embedder())
+    found = search(options.dir, store, " ".join(options.question), options.limit, _warn, _embedder())
     return {"hits": [asdict(each) for each in found]}, tell_found(found)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from etude.config import Config, load_recipe, parse, read_toml
+from etude.config import Config, check_names, load_recipe, parse, read_toml
 from etude.deadlines import DeadlineConfig
 from etude.environments.local import WorkspaceConfig
 from etude.errors import ConfigError
@@ -112,10 +112,11 @@ def config_file() -> Path:
 
 
 def search_config() -> SearchConfig:
-    """The table `[search]` of the user's own file; what else is in it does not matter here."""
+    """The table `[search]` of the user's own file; of what else is in it, only the names are looked at."""
     own = config_file()
-    table = read_toml(own).get("search", {}) if own.exists() else {}
-    return parse(table, SearchConfig, f"{own}: search")
+    raw = read_toml(own) if own.exists() else {}
+    check_names(raw, AgentConfig, str(own))
+    return parse(raw.get("search", {}), SearchConfig, f"{own}: search")
 
 
 def load_agent(file: Path | None, overrides: Sequence[str]) -> AgentConfig:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import re
+import zlib
 from collections import Counter
 from dataclasses import dataclass
 
@@ -20,8 +21,8 @@ from etude.search.pieces import cut, is_definition
 from etude.search.syntax import cutter, language_of
 from etude.search.words import names_of, words_of_name
 
-MAX_BYTES = 200_000
-"""Longer files have no pieces: what is searched by words is not found in them."""
+MOST_BY_LINES = 200_000
+"""Longer files that are cut by lines have no pieces: they are data as a rule."""
 MOST_BYTES = 1_000_000
 """Longer ones are not indexed at all: a grep always reads them."""
 WORDS_VERSION = 3
@@ -46,10 +47,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Content:
-    """`plain`: nothing but ASCII. `odd`: a searcher may see other bytes in it than are there, or stop in its middle.
-    `long`: too long to have pieces."""
+    """`texts`: a number of each piece, the same where their lines are. `plain`: nothing but ASCII. `odd`: a searcher
+    may see other bytes in it than are there, or stop in its middle. `long`: too long to have pieces."""
 
     pieces: tuple[Piece, ...]
+    texts: tuple[int, ...]
     plain: bool
     odd: bool
     long: bool
@@ -68,15 +70,27 @@ def is_code(path: str) -> bool:
     return _NOT_CODE.search(path) is None
 
 
+def most_bytes(path: str) -> int:
+    """A longer file has no pieces: what is searched by words is not found in it."""
+    return MOST_BYTES if language_of(path) else MOST_BY_LINES
+
+
+def too_long(path: str, size: int) -> bool:
+    """Whether a file has no pieces for its length alone."""
+    return size > MOST_BY_LINES and is_code(path) and size > most_bytes(path)
+
+
 def read(path: str, data: bytes, *, grams: bool, pieces: tuple[Piece, ...] | None = None) -> Content:
     """Take a file in; without `grams` there are none. `pieces` where they are known."""
-    long = len(data) > MAX_BYTES
+    long = len(data) > most_bytes(path)
+    text = (text_of(data) or "") if is_code(path) and not long else ""
     if pieces is None:
-        text = text_of(data) if is_code(path) and not long else None
-        pieces = () if text is None or not text.strip() else _pieces(path, text)
+        pieces = _pieces(path, text) if text.strip() else ()
+    lines = lines_of(text)
+    texts = tuple(_number_of(lines[each.first : each.end]) for each in pieces)
     odd = b"\0" in data or data.startswith(_WIDE)
     none = np.empty(0, np.uint32)
-    return Content(pieces, data.isascii(), odd, long, grams_of(data) if grams and not odd else none)
+    return Content(pieces, texts, data.isascii(), odd, long, grams_of(data) if grams and not odd else none)
 
 
 def text_of(data: bytes) -> str | None:
@@ -94,8 +108,8 @@ def text_of(data: bytes) -> str | None:
 
 
 def lines_of(text: str) -> list[str]:
-    """As pieces count them."""
-    return text.removesuffix("\n").split("\n")
+    """As pieces count them; what ends a line in Windows ends it here too."""
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
 def grams_of(data: bytes) -> NDArray[np.uint32]:
@@ -107,6 +121,10 @@ def grams_of(data: bytes) -> NDArray[np.uint32]:
     grams = grams[np.append(True, grams[1:] != grams[:-1])]
     ends = (grams & 0xFF == 10) | (grams >> 8 & 0xFF == 10) | (grams >> 16 == 10)
     return grams[~ends]
+
+
+def _number_of(lines: list[str]) -> int:
+    return zlib.crc32("\n".join(line.strip() for line in lines).encode("utf-8", "replace"))
 
 
 def _pieces(path: str, text: str) -> tuple[Piece, ...]:

@@ -16,13 +16,13 @@ import numpy as np
 from etude.search.answer import ANSWER_VERSION
 from etude.search.base import Hit, Vectors
 from etude.search.content import (
-    MAX_BYTES,
     MOST_BYTES,
     WORDS_VERSION,
     Content,
     is_code,
     key_of,
     lines_of,
+    most_bytes,
     read,
     text_of,
 )  # fmt: skip
@@ -57,8 +57,9 @@ def index_version(embedder: Embedder | None = None) -> str:
 
 def stamp_of(size: int, changed: str, status_changed: str, inode: int, age_s: float) -> str:
     """By what a file is known not to have changed: its size, both of its times as the file system tells them, and its
-    number. Empty, which is never known, where it was changed so lately that it could be again at the same time."""
-    return "" if age_s < _SETTLED_S else f"{size} {changed} {status_changed} {inode}"
+    number; and the way it was taken in, since another Etude or other grammars take it in otherwise. Empty, which is
+    never known, where it was changed so lately that it could be again at the same time."""
+    return "" if age_s < _SETTLED_S else f"{size} {changed} {status_changed} {inode} {WORDS_VERSION} {cutter()}"
 
 
 class Index:
@@ -92,9 +93,22 @@ class Index:
     # --- files ------------------------------------------------------------------------------------------------------
 
     def stale(self, stamps: Mapping[str, str]) -> list[str]:
-        """Those files whose content is not known for sure."""
+        """Those files that must be read: their content is not known for sure, or has no vectors yet. An embedder that
+        does not answer is found out before that, and not by reading what nobody embeds."""
+        changed, unembedded = self.behind(stamps)
+        if unembedded and self._asked_embedder(lambda embedder: embedder.question("search")) is None:
+            unembedded = []
+        wanted = {*changed, *unembedded}
+        return [path for path in stamps if path in wanted]
+
+    def behind(self, stamps: Mapping[str, str]) -> tuple[list[str], list[str]]:
+        """Those files whose content is not known for sure, and of the others those whose content has no vectors."""
         self._mended(self._load)
-        return [path for path, stamp in stamps.items() if not self._is(path, stamp)]
+        changed = [path for path, stamp in stamps.items() if not self._is(path, stamp)]
+        if self._embedder is None:
+            return changed, []
+        had = {path for path, known in self._tree.items() if known.content in self._embedded}.union(changed)
+        return changed, [path for path in stamps if path not in had]
 
     def update(self, stamps: Mapping[str, str], files: Iterable[tuple[str, bytes | None]], commit: str = "") -> None:
         """Make it the index of the files with these stamps. `files` are the stale ones with their bytes, None for what
@@ -110,7 +124,7 @@ class Index:
         waiting: dict[str, bytes] = {}
         size = 0
         for path, data in files:
-            if data is None or len(data) > (MOST_BYTES if self.store.grams else MAX_BYTES):
+            if data is None or len(data) > (MOST_BYTES if self.store.grams else most_bytes(path)):
                 gone += [path] if path in self._tree else []
                 continue
             waiting[path] = data
@@ -180,9 +194,7 @@ class Index:
     def _is(self, path: str, stamp: str) -> bool:
         """Whether a file's content is known for sure."""
         known = self._tree.get(path)
-        if known is None or not stamp or known.stamp != stamp:
-            return False
-        return self._embedder is None or known.content in self._embedded
+        return known is not None and bool(stamp) and known.stamp == stamp
 
     def _take(self, stamps: Mapping[str, str], waiting: Mapping[str, bytes], gone: list[str], commit: str) -> None:
         keys = {path: key_of(path, data) for path, data in waiting.items()}

@@ -8,6 +8,7 @@ and with `Static` nothing leaves the machine. What fails raises EmbedderFailed, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -25,6 +26,7 @@ from pydantic import Field, model_validator
 from etude.config import Config
 from etude.deadlines import scaled
 from etude.errors import ConfigError
+from etude.plain import plain_line
 from etude.search.base import Vectors
 from etude.search.embedder import Embedder, EmbedderFailed, File, rounded, shipped
 from etude.serving.trust import trust
@@ -36,6 +38,7 @@ _ANSWER_S = 30.0
 """One request with its answer: a model on a CPU takes seconds for as many pieces."""
 _MOST_ANSWER_BYTES = 128 << 10
 """For each text: 5,000 numbers as they are written."""
+_MOST_REASON = 300
 _TYPES = {"F32": np.float32, "F16": np.float16, "F64": np.float64, "I8": np.int8, "I64": np.int64, "I32": np.int32}
 
 
@@ -107,7 +110,8 @@ class Served:
         except (
             httpx2.HTTPError, httpx2.InvalidURL, ValueError, TypeError, LookupError, ArithmeticError, RecursionError,
         ) as error:  # fmt: skip
-            raise EmbedderFailed(f"{self._address} gives no vectors ({type(error).__name__}: {error})") from None
+            told = plain_line(f"{type(error).__name__}: {error}")
+            raise EmbedderFailed(f"{self._address} gives no vectors ({told})") from None
         if found.shape[:1] != (len(texts),) or found.ndim != 2 or not np.isfinite(found).all():
             raise EmbedderFailed(f"{self._address} gives no vector for each text")
         return found
@@ -122,12 +126,14 @@ class Served:
         async with asyncio.timeout(scaled(_ANSWER_S)), made as client:
             asked = {"model": self._model, "input": list(texts)}
             async with client.stream("POST", self._address, json=asked) as answer:
-                answer.raise_for_status()
                 data = bytearray()
                 async for some in answer.aiter_raw():
                     data += some
                     if len(data) > most:
                         raise ValueError(f"its answer is longer than {most} bytes")
+                if answer.is_error:
+                    why = _reason(bytes(data), answer.reason_phrase)
+                    raise EmbedderFailed(f"{self._address} refuses with {answer.status_code}: {why}")
                 return bytes(data)
 
 
@@ -190,6 +196,14 @@ class Static:
 def _all_in(places: NDArray[Any], rows: NDArray[Any]) -> bool:
     """Whether each place is the number of a row."""
     return places.ndim == 1 and places.dtype.kind in "iu" and bool(((places >= 0) & (places < len(rows))).all())
+
+
+def _reason(said: bytes, otherwise: str) -> str:
+    """In the server's own words."""
+    text = said.decode("utf-8", "replace")
+    with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+        text = str(json.loads(said)["error"]["message"])
+    return plain_line(text)[:_MOST_REASON] or otherwise
 
 
 def texts_of(file: File) -> list[str]:

@@ -42,21 +42,21 @@ class Cut:
 
 
 def cut(language: str, text: str) -> list[Cut]:
-    """All pieces of a file, without gaps but for blank lines."""
+    """All pieces of a file. Between them is nothing but blank lines and closing brackets."""
     lines = text.removesuffix("\n").split("\n")
-    if not language:
-        return list(_by_lines(lines, 0, len(lines)))
-    found = definitions_of(language, text.encode("utf-8", "replace"))
-    if found is None or len(found) > _MOST_DEFINITIONS:
-        return list(_by_lines(lines, 0, len(lines)))
-    cuts: list[Cut] = []
+    found = definitions_of(language, text.encode("utf-8", "replace")) if language else None
+    by_lines = found is None or len(found) > _MOST_DEFINITIONS
+    cuts = _by_lines(lines) if by_lines else _by_definitions(found or [], lines)
+    return [each for each in cuts if _says(lines, each.first, each.end)]
+
+
+def _by_definitions(found: Sequence[Definition], lines: Sequence[str]) -> Iterator[Cut]:
     for first, end, inner in _stretches(found, lines):
         names = tuple(dict.fromkeys(each.name for each in found if first <= each.first < end and each.name))
         within = tuple(name for name in inner.within if name) if inner else ()
         own = (inner.name,) if inner is not None and inner.name else ()
         for number, (at, to) in enumerate(_screens(lines, first, end)):
-            cuts.append(Cut(at, to, names if number == 0 else (), within if number == 0 else (*within, *own)))
-    return cuts
+            yield Cut(at, to, names if number == 0 else (), within if number == 0 else (*within, *own))
 
 
 def _screens(lines: Sequence[str], first: int, end: int) -> Iterator[tuple[int, int]]:
@@ -78,10 +78,9 @@ def _stretches(found: Sequence[Definition], lines: Sequence[str]) -> Iterator[tu
     first, inner = 0, starts.get(0)
     for place, after in zip(places[1:], [*places[2:], len(lines)], strict=True):
         begins = starts.get(place)
-        if place < len(lines) and begins is None and after - place < _MIN_LINES and inner is not None:
-            blank = not any(line.strip() for line in lines[place:after])
-            if blank or (after in starts and inner is starts.get(first) and not _says(lines, place, after)):
-                continue  # what is next to nothing stays with the definition before it
+        inside = place < len(lines) and begins is None and after - place < _MIN_LINES and inner is not None
+        if inside and not _says(lines, place, after):
+            continue  # what is next to nothing stays with the definition before it
         if place > first:
             yield first, place, inner
         first, inner = place, begins or _around(found, place)
@@ -102,20 +101,25 @@ def _with_comment(lines: Sequence[str], first: int) -> int:
     """Where a definition begins together with the comment and the attributes right above it, up to a bound: many
     definitions may share one comment."""
     last = max(first - _MOST_COMMENT, 0)
-    while first > last and _COMMENT.match(lines[first - 1]):
+    while first > last and is_comment(lines[first - 1]):
         first -= 1
     return first
 
 
-def _by_lines(lines: Sequence[str], first: int, end: int) -> Iterator[Cut]:
-    for at, to in pieces_of(lines[first:end]):
-        names = (found.group(1) for line in lines[first + at : first + to] if (found := _NAMED.match(line)))
-        yield from (Cut(*trimmed, tuple(dict.fromkeys(names))) for trimmed in _screens(lines, first + at, first + to))
+def _by_lines(lines: Sequence[str]) -> Iterator[Cut]:
+    for first, end in pieces_of(lines):
+        names = (found.group(1) for line in lines[first:end] if (found := _NAMED.match(line)))
+        yield from (Cut(*trimmed, tuple(dict.fromkeys(names))) for trimmed in _screens(lines, first, end))
 
 
 def is_definition(line: str) -> bool:
     """Whether a line looks like the beginning of a definition, or of what decorates one."""
     return _DEFINITION.match(line) is not None
+
+
+def is_comment(line: str) -> bool:
+    """Whether a line begins as a comment, or as what decorates a definition."""
+    return _COMMENT.match(line) is not None
 
 
 def pieces_of(lines: Sequence[str]) -> list[tuple[int, int]]:

@@ -3,8 +3,9 @@
 Owns `Corpus`: the files of one workspace as arrays, and `rank`, which scores their pieces. A piece is scored by the
 words it shares with the question (BM25), more for those it defines, and by how near its vector is to the question's;
 its file by the words of its path and by what its other pieces score; and what is a test, an example or prose counts for
-less unless it is asked for. How rare a word is counts within the workspace alone, so the same files give the same
-answer, whatever else a store holds.
+less unless it is asked for. Where a file has many pieces in an answer each further one counts for less, and so does
+each further piece of the same text: an answer of one file or of one line says little. How rare a word is counts within
+the workspace alone, so the same files give the same answer, whatever else a store holds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from etude.search.postings import DEFINED, WORD, Numbers, Tags
 from etude.search.store import Facts
 from etude.search.words import words_of
 
-RANKING_VERSION = 4
+RANKING_VERSION = 5
 Find = Callable[[bytes], tuple[Numbers, Tags]]
 """Where a term stands: `Store.find`."""
 Floats = NDArray[np.float64]
@@ -47,17 +48,27 @@ class Weights:
     """Cosines of pieces that have nothing to do with a question reach so far."""
     tests: float = 0.5
     prose: float = 0.6
+    same_file: float = 0.1
+    same_file_from: int = 7
+    """So many pieces of a file count in full, each further one less than the one before."""
+    same_text: float = 1.0
+    same_text_from: int = 2
 
 
 WEIGHTS = Weights()
-_TESTS = ("test", "spec", "mock", "fixture", "conftest")
+_TESTS = ("tests?", "testing", "specs?", "mocks?", "fixtures?", "conftest")
+_SMALL, _LARGE = "|".join(_TESTS), "|".join(each.capitalize() for each in _TESTS)
+_OF_TESTS = re.compile(rf"(?<![^\W_])({_SMALL})(?![a-z])|({_LARGE})(?![a-z])")
+"""Whole words of a path, in FooTest.java too: special.py holds no specs."""
+_TESTS_ASKED = frozenset(words_of("test spec mock fixture conftest"))
+_TO_TEST = re.compile(r"\btest(s|ed|ing)?(?= (whether|if|that)\b)", re.I)
+"""A verb: who asks so asks for no tests."""
 _PROSE = re.compile(
     r"(\.(md|rst|txt|adoc|html?|po|json|ya?ml|toml|cfg|ini)|(^|/)(change|news|history|authors)[^/]*)$", re.I
 )
 _OF_PROSE = frozenset(
     word for name in ["docs", "documentation", "changelog", "readme", "config"] for word in words_of(name)
 )
-_OF_TESTS = re.compile(rf"(^|[/._-])({'|'.join(_TESTS)})", re.I)
 
 
 class Corpus:
@@ -68,8 +79,8 @@ class Corpus:
         of_file = [facts[contents[path]] for path in self.paths]
         counts = np.array([len(each.pieces) for each in of_file], np.int64)
         self._starts = np.concatenate([[0], np.cumsum(counts)])
-        rows = np.concatenate([each.pieces for each in of_file]) if of_file else np.empty((0, 3), np.uint32)
-        self.first, self.end, self.length = rows.T.astype(np.int64)
+        rows = np.concatenate([each.pieces for each in of_file]) if of_file else np.empty((0, 4), np.uint32)
+        self.first, self.end, self.length, self.text = rows.T.astype(np.int64)
         self.file = np.repeat(np.arange(len(self.paths)), counts)
         self._mean = max(float(self.length.mean()), 1.0) if len(rows) else 1.0
         self._files_by_first(np.array([each.first for each in of_file], np.int64), counts)
@@ -96,13 +107,16 @@ class Corpus:
         places = np.flatnonzero(scores + close > 0)  # of a large workspace most pieces have no word of a question
         scores = self._by_file(places, scores[places], self._of_paths(asked), weights) + close[places]
         files = np.ones(len(self.paths))
-        if not any(word.startswith(_TESTS) for word in asked):
+        if _TESTS_ASKED.isdisjoint(words_of(_TO_TEST.sub("", question))):
             files[self._tests] *= weights.tests
         if not asked.keys() & _OF_PROSE:
             files[self._prose] *= weights.prose
         if under:
             files *= [f"{path}/".startswith(f"{under.rstrip('/')}/") for path in self.paths]
-        scores = np.round(scores * files[self.file[places]], 9)
+        scores = scores * files[self.file[places]]
+        scores /= 1 + weights.same_text * _beyond(weights.same_text_from, self.text[places], scores)
+        scores /= 1 + weights.same_file * _beyond(weights.same_file_from, self.file[places], scores)
+        scores = np.round(scores, 9)
         if len(scores) > limit:
             best = scores >= np.partition(scores, -limit)[-limit]
             places, scores = places[best], scores[best]
@@ -181,6 +195,17 @@ class Corpus:
         files = self.file[places]
         summed = np.sqrt(np.bincount(files, scores**2, len(self.paths)))
         return scores + weights.path * paths[files] + weights.file * summed[files]
+
+
+def _beyond(most: int, groups: Places, scores: Floats) -> Places:
+    """The place of each in its group beyond the first so many, best first."""
+    order = np.lexsort((-scores, groups))
+    ordered = groups[order]
+    begins = np.append(True, ordered[1:] != ordered[:-1])
+    at = np.arange(len(order))
+    found = np.empty_like(at)
+    found[order] = at - np.maximum.accumulate(np.where(begins, at, 0))
+    return np.maximum(found - (most - 1), 0)
 
 
 def _rarity(all_of_them: int, having: int) -> float:

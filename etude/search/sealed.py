@@ -127,7 +127,7 @@ def _cipher(key: bytes) -> Any:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError:
-        raise MissingDependency(f"an index is shared with cryptography: {install_command('train')}") from None
+        raise MissingDependency(f"an index is shared with cryptography: {install_command('search')}") from None
     return AESGCM(key)
 
 

@@ -2,7 +2,8 @@
 
 Owns `push` and `fetch`. What is pushed is of the files that a commit has, each as it is there; it lies under a name
 that git's tree of the commit gives, and what decides an index (`index_version`): so whoever stands at that commit or
-soon after it finds it. What the files hold is sealed (`sealed`). A file that a secret is found in is left out whole.
+soon after it finds it. Whoever stands soon before it does by a pointer, under a name of each earlier commit. What the
+files hold is sealed (`sealed`). A file that a secret is found in is left out whole.
 Fetching is a build that need not cut and embed what an entry opens for: all else, and what has changed since, it takes
 in as ever. Nothing of a content that is not at hand is opened, so nothing of it is ever ranked. Where the objects lie
 is another's business: `Objects`.
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,16 +24,18 @@ from etude.errors import ConfigError
 from etude.host import beneath
 from etude.host.git import GitContext, run_git_now
 from etude.host.repository import PrivateGitDir, find
-from etude.search.content import MAX_BYTES, key_of, read, text_of
+from etude.search.content import MOST_BYTES, key_of, read, text_of
 from etude.search.embedder import Embedder, shipped
 from etude.search.index import Index, index_version
 from etude.search.sealed import Entry, Sealed, seal
 from etude.search.store import Store
-from etude.search.workspace import Built, build
+from etude.search.workspace import Built, build, root_of
 
 _LOOKED_BACK = 50
-"""So many commits before the one that a directory stands at may be the one that was pushed."""
-_MOST_BYTES = 1 << 30
+"""So many commits may lie between the one that a directory stands at and the one that was pushed."""
+_POINTER = re.compile(rb"index/[0-9a-f]{40}")
+_MOST_BYTES, _MOST_POINTER = 1 << 30, 1 << 10
+_TOGETHER = 8
 _AT_ONCE = 500
 Told = Callable[[str], None]
 
@@ -67,7 +72,8 @@ def push(
     built = build(directory, store, said, embedder=embedder)
     root = Path(built.workspace)
     there = _Commits(root)
-    name = _name(there.trees()[0], there.prefix, embedder)
+    trees = there.trees()
+    name = _name(trees[0], there.prefix, embedder)
     index = Index(store, str(root), said, embedder)
     found = _Contents(root, index, clean)
     data = seal(name, found.entries(there.unchanged()))
@@ -76,6 +82,9 @@ def push(
             f"{root}: no file of its commit can be pushed: none has vectors, is unchanged and holds no secret"
         )
     objects.put(name, data)
+    with ThreadPoolExecutor(_TOGETHER) as some:
+        pointers = (_pointer(tree, there.prefix, embedder) for tree in dict.fromkeys(trees[1:]))
+        list(some.map(lambda pointer: objects.put(pointer, name.encode()), pointers))
     return Pushed(str(root), name, found.files, found.secret, len(data), built.version)
 
 
@@ -83,25 +92,44 @@ def fetch(
     directory: Path, store: Store, objects: Objects, said: Told, on_read: Callable[[int, int], None],
     embedder: Embedder | None,
 ) -> Built:  # fmt: skip
-    """Bring a directory's index up to date with what was pushed for its commit, or for one of those before it. Raises
-    ConfigError where there is none, or it is not what was pushed."""
-    there = _Commits(directory.resolve())
-    for tree in there.trees():
-        name = _name(tree, there.prefix, embedder)
-        if objects.exists(name):
-            width = (embedder or shipped()).width
-            sealed = Sealed(objects.get(name, _MOST_BYTES), name, f"{objects.url}/{name}", width)
-            return build(directory, store, said, on_read, embedder, sealed)
-    raise ConfigError(
-        f"{objects.url}: has no index of the last {_LOOKED_BACK} commits of {directory}, made as this Etude makes one; "
-        "`etude index push` there makes one, and `etude index build` needs none"
-    )
+    """Bring a directory's index up to date with what was pushed for its commit, or for one soon before or after it;
+    with nothing else where there is none, and that is said. Raises ConfigError where it is not what was pushed."""
+    there = _Commits(root_of(directory))
+    name = _found(there, objects, embedder)
+    if name is None:
+        said(
+            f"{objects.url}: has no index of a commit within {_LOOKED_BACK} of this one, made as this Etude makes one; "
+            "all is made here"
+        )
+        return build(directory, store, said, on_read, embedder)
+    width = (embedder or shipped()).width
+    sealed = Sealed(objects.get(name, _MOST_BYTES), name, f"{objects.url}/{name}", width)
+    return build(directory, store, said, on_read, embedder, sealed)
 
 
-def _name(tree: str, prefix: str, embedder: Embedder | None) -> str:
+def _found(there: _Commits, objects: Objects, embedder: Embedder | None) -> str | None:
+    """The name of the index of the nearest commit, this one or one before it; or of a later one that was pushed."""
+    trees = there.trees()
+    for tree in trees:
+        if objects.exists(name := _name(tree, there.prefix, embedder)):
+            return name
+    for tree in trees:
+        if objects.exists(pointer := _pointer(tree, there.prefix, embedder)):
+            told = objects.get(pointer, _MOST_POINTER)
+            if _POINTER.fullmatch(told) and objects.exists(told.decode()):
+                return told.decode()
+    return None
+
+
+def _name(tree: str, prefix: str, embedder: Embedder | None, kind: str = "index") -> str:
     """What a tree's index is called: whoever lists the store learns no id of git."""
     told = "\0".join((tree, prefix, index_version(embedder))).encode()
-    return f"index/{hashlib.blake2b(told, digest_size=20).hexdigest()}"
+    return f"{kind}/{hashlib.blake2b(told, digest_size=20).hexdigest()}"
+
+
+def _pointer(tree: str, prefix: str, embedder: Embedder | None) -> str:
+    """Where the name of the newest index after a tree lies."""
+    return _name(tree, prefix, embedder, "index-after")
 
 
 class _Commits:
@@ -143,9 +171,9 @@ class _Contents:
         for start in range(0, len(paths), _AT_ONCE):
             for path, near in self._index.vectors_of(paths[start : start + _AT_ONCE]).items():
                 try:
-                    data = beneath.read(self._root, path, MAX_BYTES)
+                    data = beneath.read(self._root, path, MOST_BYTES)
                 except OSError:
-                    continue  # gone, or too long to have pieces
+                    continue  # gone meanwhile
                 key = key_of(path, data)
                 pieces = read(path, data, grams=False).pieces
                 if key in had or len(pieces) != len(near) or not pieces:

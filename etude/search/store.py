@@ -29,9 +29,11 @@ from etude.search.content import Content
 from etude.search.database import Damaged, Database
 from etude.search.postings import DEFINED, GRAM, WORD, Keep, Numbers, Postings, Tags, rows_of, rows_of_grams
 
-_FILE_VERSION = 1
+_FILE_VERSION = 2
 _PLAIN, _ODD, _LONG = 1, 2, 4
 _MOST_AT_ONCE = 500
+_ENDINGS = ("", "-wal", "-shm", ".lock")
+"""Of the names of one store's files."""
 
 
 class Known(NamedTuple):
@@ -44,7 +46,7 @@ class Known(NamedTuple):
 @dataclass(frozen=True)
 class Facts:
     """Of a content: whether it is ASCII alone, odd or long (`content.Content`), the number of its first piece, and of
-    each a row: first line, end, and how many words."""
+    each a row: first line, end, how many words, and the number of its text."""
 
     plain: bool
     odd: bool
@@ -67,6 +69,13 @@ class StoreStatus:
 def default_path() -> Path:
     """Where it lies when nobody says otherwise."""
     return index_directory() / f"index-{_FILE_VERSION}.sqlite"
+
+
+def forget_earlier(path: Path) -> None:
+    """Remove the stores that earlier versions kept beside it: nothing reads them."""
+    for version in range(1, _FILE_VERSION):
+        for ending in _ENDINGS:
+            path.with_name(f"index-{version}.sqlite{ending}").unlink(missing_ok=True)
 
 
 class Store:
@@ -161,7 +170,8 @@ class Store:
         defined: dict[str, tuple[list[int], list[int]]] = {}
         rows, grams, numbers = [], [], {}
         for key, content in new.items():
-            table = [(each.first, each.end, each.words.total()) for each in content.pieces]
+            rows_of_pieces = zip(content.pieces, content.texts, strict=True)
+            table = [(each.first, each.end, each.words.total(), text) for each, text in rows_of_pieces]
             packed = zlib.compress(np.array(table, "<u4").tobytes(), 1)
             flags = _PLAIN * content.plain | _ODD * content.odd | _LONG * content.long
             rows.append((number, key, flags, piece, len(table), packed))
@@ -319,9 +329,9 @@ def _decoded(path: bytes) -> str:
 
 def _table(packed: bytes) -> NDArray[np.uint32]:
     data = zlib.decompress(packed)
-    if len(data) % 12:
+    if len(data) % 16:
         raise Damaged("a table of pieces is torn")
-    return np.frombuffer(data, "<u4").reshape(-1, 3)
+    return np.frombuffer(data, "<u4").reshape(-1, 4)
 
 
 def _packed(vectors: Vectors) -> bytes:

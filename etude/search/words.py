@@ -1,7 +1,8 @@
 """Code as words: names taken apart as people read them.
 
 Owns `words_of`. `parseHTTPHeader`, `parse_http_header` and "parsing HTTP headers" share their words; a name is also a
-word as a whole, for who knows it.
+word as a whole, for who knows it. Letters are those of every script; what is written without spaces between words, as
+Chinese and Japanese are, is taken in pairs of letters.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 _NAME = re.compile(r"[^\W\d]\w*|\d+")
-_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+_CAPITALS = "".join(letter for letter in map(chr, range(0x530)) if letter.isupper())
+_SMALL = rf"[^\W\d_{_CAPITALS}]"
+_PART = re.compile(rf"[{_CAPITALS}]+(?!{_SMALL})|[{_CAPITALS}]?{_SMALL}+|\d+")
+_LETTER = re.compile("[a-z]")
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]+")
 _MOST_KEPT = 1 << 16
 _COMMON = frozenset(
     _NAME.findall(
@@ -34,10 +39,25 @@ def names_of(text: str) -> list[str]:
 
 @lru_cache(_MOST_KEPT)  # the same names come again and again in a body of code
 def words_of_name(name: str) -> tuple[str, ...]:
-    """The name, where it has several parts, and its parts."""
+    """The name, where it has several parts, and its parts; a part of one Latin letter says nothing."""
     parts = [part.lower() for part in _PART.findall(name)]
-    whole = (name.lower(),) if len(parts) > 1 else ()
-    return (*whole, *(stem(part) for part in parts if part not in _COMMON))
+    if not name.isascii():
+        parts = [each for part in parts for each in _spaced(part)]
+    if len(parts) < 2:
+        return tuple(stem(part) for part in parts if part not in _COMMON)
+    return (name.lower(), *(stem(part) for part in parts if part not in _COMMON and not _LETTER.fullmatch(part)))
+
+
+def _spaced(part: str) -> Iterator[str]:
+    """A part, and of what has no spaces in it all pairs of letters."""
+    at = 0
+    for run in _UNSPACED.finditer(part):
+        if at < run.start():
+            yield part[at : run.start()]
+        letters, at = run.group(), run.end()
+        yield from (letters[here : here + 2] for here in range(max(len(letters) - 1, 1)))
+    if at < len(part):
+        yield part[at:]
 
 
 def stem(word: str) -> str:

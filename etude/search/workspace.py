@@ -21,12 +21,12 @@ from etude.host import beneath
 from etude.host.git import GitContext, run_git_now
 from etude.host.repository import PrivateGitDir, find
 from etude.search.base import Hit
-from etude.search.content import MAX_BYTES, MOST_BYTES, lines_of, text_of
+from etude.search.content import MOST_BYTES, lines_of, text_of, too_long
 from etude.search.database import Damaged
 from etude.search.embedder import Embedder
 from etude.search.index import Index, index_version, stamp_of
 from etude.search.sealed import Sealed
-from etude.search.store import Store, StoreStatus, default_path
+from etude.search.store import Store, StoreStatus, default_path, forget_earlier
 
 MOST_FILES = 100_000
 _DEPTH = 100
@@ -44,7 +44,7 @@ class Listing:
     stamps: dict[str, str] = field(default_factory=dict)
     commit: str = ""
     too_long: int = 0
-    """How many files are not indexed for their length."""
+    """How many files have no pieces for their length: a grep alone finds what is in them."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,15 @@ class Built:
 
 @dataclass(frozen=True)
 class WorkspaceStatus:
-    """A workspace's part of the store. `stale`: files that have changed since, which a build would read."""
+    """A workspace's part of the store. `stale`: files that have changed since, which a build would read; `unembedded`:
+    those that have not, and have no vectors of this embedder."""
 
     workspace: str
     files: int
+    too_long: int
     indexed: int
     stale: int
+    unembedded: int
     commit: str
     version: str
     store: StoreStatus
@@ -93,11 +96,12 @@ def open_store(said: Callable[[str], None] = _quiet, path: Path | None = None) -
     """The user's store; a damaged one is made anew, and that is said. Raises ConfigError where none can be kept."""
     path = default_path() if path is None else path
     try:
-        return Store(path)
+        store = Store(path)
     except Damaged as error:
         store = Store(path, anew=True)
         said(f"{path}: the index was damaged ({error}) and is made anew")
-        return store
+    forget_earlier(path)
+    return store
 
 
 def build(
@@ -106,7 +110,7 @@ def build(
 ) -> Built:  # fmt: skip
     """Bring a directory's index up to date; what is committed before a kill is there after it. `on_read` is told how
     many of how many files are read. What is `shared` of them is not made anew."""
-    root = _root(directory)
+    root = root_of(directory)
     index = Index(store, str(root), said, embedder, shared)
     there, read = _brought_up(index, root, on_read)
     if index.renewed:  # what was known before is lost
@@ -127,13 +131,13 @@ def status(
     directory: Path, store: Store, said: Callable[[str], None] = _quiet, embedder: Embedder | None = None
 ) -> WorkspaceStatus:
     """How far a directory's index is behind its files; changes nothing."""
-    root = _root(directory)
+    root = root_of(directory)
     index = Index(store, str(root), said, embedder)
     there = listing(root)
-    stale, commit = len(index.stale(there.stamps)), store.commit_of(str(root))
-    return WorkspaceStatus(
-        str(root), len(there.stamps), len(index.paths()), stale, commit, index_version(embedder), store.status()
-    )
+    stale, unembedded = map(len, index.behind(there.stamps))
+    known, version = len(index.paths()), index_version(embedder)
+    counts = (len(there.stamps), there.too_long, known, stale, unembedded)
+    return WorkspaceStatus(str(root), *counts, store.commit_of(str(root)), version, store.status())
 
 
 def search(
@@ -143,7 +147,9 @@ def search(
     """Bring the index up to date and ask it."""
     if limit < 1:
         raise ConfigError(f"--limit {limit}: ask for one piece at least")
-    root = _root(directory)
+    if not question.strip():
+        raise ConfigError("the question is blank; say in words what you look for")
+    root = root_of(directory)
     index = Index(store, str(root), said, embedder)
     for _ in range(_TRIES):
         renewed = index.renewed
@@ -170,7 +176,7 @@ def listing(root: Path) -> Listing:
     """Of a directory as it is now. A file whose time is not settled has an empty stamp."""
     paths, commit = _paths(root)
     stamps: dict[str, str] = {}
-    too_long = 0
+    long = 0
     now = time.time()
     for folder, names in itertools.groupby(paths, key=lambda path: path.rpartition("/")[0]):
         try:
@@ -179,13 +185,12 @@ def listing(root: Path) -> Listing:
                     found = _stat(path.rpartition("/")[2], handle)
                     if found is None or not stat.S_ISREG(found.st_mode):
                         continue
-                    if found.st_size > MOST_BYTES:
-                        too_long += 1
-                        continue
-                    stamps[path] = _stamp(found, now)
+                    long += too_long(path, found.st_size)
+                    if found.st_size <= MOST_BYTES:
+                        stamps[path] = _stamp(found, now)
         except OSError:
             continue  # a folder that is gone, or a link
-    return Listing(stamps, commit, too_long)
+    return Listing(stamps, commit, long)
 
 
 def _stamp(found: os.stat_result, now: float) -> str:
@@ -233,14 +238,16 @@ def _read(root: Path, paths: list[str], on_read: Callable[[int, int], None]) -> 
 
 def _shown(root: Path, hit: Hit) -> Found | None:
     try:
-        text = text_of(beneath.read(root, hit.path, MAX_BYTES))
+        text = text_of(beneath.read(root, hit.path, MOST_BYTES))
     except OSError:
         return None
     lines = [] if text is None else lines_of(text)[hit.first - 1 : hit.last]
     return Found(**asdict(hit), text="\n".join(lines))
 
 
-def _root(directory: Path) -> Path:
+def root_of(directory: Path) -> Path:
+    """Where it really is. Raises ConfigError where it is none."""
     if not directory.is_dir():
-        raise ConfigError(f"{directory}: no such directory; name one with code in it")
+        what = "is no directory" if directory.exists() else "no such directory"
+        raise ConfigError(f"{directory}: {what}; name one with code in it")
     return directory.resolve()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from users_git import git
 
-from etude.search.content import MAX_BYTES
+from etude.search.content import MOST_BY_LINES
 
 WORDS = ["return", "None", "parse_header", "ConfigError", "self.items", "x", "if", "größe", "Straße", "KELVIN", "ſet",
          "[0]", "\u212aelvin", "a.b", "header", "error", "日本語", "naïve", "foo(bar)", "-e", "tab\there"]  # fmt: skip
@@ -32,7 +32,7 @@ WRONG = ["a(b", "[", "*a", "a{,3}x", "{", "a{2", ")", r"abc\\", "(?z)", r"\p{Lu}
 GLOBS = ["*.py", "*.txt", "**/*.md", "d1/*", "d[12]/*.py", "**/d3/**", "*.{py,md}", "f?.py", "[!f]*", "f1*", "none*",
          "/workspace/d2/*.py", "*"]  # fmt: skip
 PATHS = ["d0", "d1/", "d2/deep", "/workspace/d3", "./d4", "d1/f1.py", "none", "link", "ignored", "/etc/git", "d2/../d1"]
-_FILLED = (b"~" * 99 + b"\n") * (MAX_BYTES // 100 + 1)
+_FILLED = (b"~" * 99 + b"\n") * (MOST_BY_LINES // 100 + 1)
 """In lines: some expressions take the cube of a line's length."""
 _KINDS = ("rare", "common", "joined", "short", "classes", "empty", "back", "bytes", "wrong", "absent")
 

@@ -144,6 +144,16 @@ def test_codebase_search_keeps_up_with_the_files(in_sandbox: Run) -> None:
         assert (await answer(sandbox, "codebase_search", query="quaternion")).startswith("nothing found")
         assert (await answer(sandbox, "codebase_search", query="parse", path="web")).startswith("web/app.ts:1-1")
         assert await answer(sandbox, "codebase_search", query="  ") == "error: the query is blank"
+        for path in ("nowhere", "../other", "web/none.ts"):
+            for tool, asked in (("codebase_search", {"query": "parse"}), ("grep", {"pattern": "parse"})):
+                said = await answer(sandbox, tool, path=path, **asked)
+                assert said == f"error: no such file or directory: {path}"
+        assert (await answer(sandbox, "codebase_search", query="zebra", path="web")).startswith("nothing found")
+        await sandbox.write_file("/workspace/web/words.txt", b"zebra\n" * 50_000)
+        note = "\n[1 files here are too long for this search; grep reads them]"
+        assert (await answer(sandbox, "codebase_search", query="parse")).endswith(note)
+        assert (await answer(sandbox, "codebase_search", query="zebra", path="web")).endswith(note)
+        assert "too long" not in await answer(sandbox, "codebase_search", query="parse", path="pkg")
 
     in_sandbox(scenario, FILES)
 

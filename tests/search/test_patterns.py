@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from etude.search import Index, workspace
-from etude.search.content import MAX_BYTES, MOST_BYTES
+from etude.search.content import MOST_BY_LINES, MOST_BYTES
 from etude.search.patterns import ANYTHING, All, Any, Literal, Need, required, selective
 from etude.search.workspace import build, open_store
 
@@ -95,7 +95,7 @@ def dirty_tree(root: Path, store_path: Path, chance: random.Random) -> Index:
         path = root / f"d{number % 5}" / f"f{number}.{chance.choice(['py', 'txt', 'md'])}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content(chance))
-    (root / "long.txt").write_bytes(content(chance) + b"\n" + b"y" * MAX_BYTES + b"\nparse_header ConfigError\n")
+    (root / "long.txt").write_bytes(content(chance) + b"\n" + b"y" * MOST_BY_LINES + b"\nparse_header ConfigError\n")
     store = open_store(path=store_path)
     build(root, store)
     paths = sorted(root.rglob("*.*"))
@@ -173,7 +173,7 @@ def test_what_grams_cannot_tell_is_read(tmp_path: Path, dialect: str) -> None:
     index = Index(open_store(path=tmp_path / "index.sqlite"), str(root))
     texts = {
         "kelvin": "\u212aELVIN".encode(), "wide": "kelvin".encode("utf-16"), "nul": b"kelvin\n\0\n",
-        "vast": b"kelvin\n" + b"y" * MOST_BYTES, "long": b"y" * MAX_BYTES + b"\nkelvin",
+        "vast": b"kelvin\n" + b"y" * MOST_BYTES, "long": b"y" * MOST_BY_LINES + b"\nkelvin",
         "changed": b"something", "plain": b"kelvin", "other": b"celsius",
     }  # fmt: skip
     for name, text in texts.items():

@@ -41,7 +41,11 @@ def test_words() -> None:
     assert list(words_of("parseHTTPHeader2(snake_case)")) == [
         "parsehttpheader2", "pars", "http", "head", "2", "snake_case", "snak", "cas",
     ]  # fmt: skip
+    assert list(words_of("R0912 x")) == ["r0912", "0912", "x"] and list(words_of("_ the")) == []
     assert stem("parsing") == stem("parse") == stem("parser") == stem("parsed")
+    assert list(words_of("findeGröbnerbasis")) == ["findegröbnerbasis", "find", "gröbnerbasi"]
+    assert list(words_of("ПростоеЧисло")) == ["простоечисло", "простое", "число"]
+    assert set(words_of("素数かどうか")) >= set(words_of("素数")) == {"素数"} and list(words_of("猫")) == ["猫"]
     assert stem("entries") == stem("entry") and stem("class") == "clas" and stem("planning") == stem("plan")
 
 
@@ -66,6 +70,15 @@ def test_a_method_is_a_piece_with_its_comment_and_knows_its_class() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("path", ["A.java", "a.json"])
+def test_no_piece_is_nothing_but_closing_brackets(path: str) -> None:
+    methods = "".join(f"  void m{n}() {{\n    if (a) {{\n      b();\n    }}\n\n  }}\n\n" for n in range(30))
+    text = f"class A {{\n\n{methods}  // end\n\n{'  }' + chr(10)}{'}' + chr(10)}" + "\n" + "}\n" * 90
+    lines = text.split("\n")
+    pieces = cut(language_of(path), text)
+    assert len(pieces) > 3 and all(re.search(r"\w", "".join(lines[each.first : each.end])) for each in pieces)
+
+
 def test_without_a_grammar_lines_are_cut_and_names_still_found() -> None:
     text = "".join(f"func f{n}() {{\n  return {n}\n}}\n\n" for n in range(40))
     pieces = cut("", text)
@@ -77,7 +90,7 @@ def test_pieces_cover_a_file_without_gaps(lines: list[str]) -> None:
     pieces = pieces_of(lines)
     assert [line for first, end in pieces for line in range(first, end)] == list(range(len(lines)))
     assert all(0 < end - first <= MAX_LINES for first, end in pieces)
-    said = {number for number, line in enumerate(lines) if line.strip()}
+    said = {number for number, line in enumerate(lines) if re.search(r"\w", line)}
     for language in ("", "python"):
         covered = [line for each in cut(language, "\n".join(lines)) for line in range(each.first, each.end)]
         assert len(covered) == len(set(covered)) and said <= set(covered)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,7 +60,53 @@ def test_a_hit_says_where_it_is() -> None:
 
 
 def test_files_of_one_content_are_all_found() -> None:
+    """The second one for less."""
     assert paths(indexed({"b.py": FILES["app/http.py"], "a.py": FILES["app/http.py"]}), "headers") == ["a.py", "b.py"]
+
+
+@pytest.mark.parametrize(
+    ("path", "test"),
+    [
+        ("functions/special/zeta.py", False), ("specifiers.py", False), ("web/testimonials.ts", False),
+        ("mockingbird.go", False), ("latest/a.py", False), ("tests/a.py", True), ("test_a.py", True),
+        ("a_test.go", True), ("web/a.test.ts", True), ("spec/a.rb", True), ("conftest.py", True),
+        ("web/__mocks__/a.js", True), ("ZetaTest.java", True), ("TestZeta.java", True), ("a/testing.py", True),
+    ],
+)  # fmt: skip
+def test_a_test_is_told_by_whole_words_of_its_path(path: str, test: bool) -> None:
+    body, other = "def riemann(x):\n    return x\n", f"zz{PurePath(path).suffix}"
+    scores = {hit.path: hit.score for hit in indexed({path: body, other: f"{body}# other\n"}).search("riemann", 2)}
+    assert (scores[path] < 0.7 * scores[other]) == test
+
+
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [
+        ("test whether a number is prime", "ntheory.py"), ("Tests if a number is prime", "ntheory.py"),
+        ("special prime number", "ntheory.py"), ("the test of prime numbers", "test_ntheory.py"),
+    ],
+)  # fmt: skip
+def test_only_who_asks_for_tests_is_given_them_first(question: str, first: str) -> None:
+    body = "def isprime(number):\n    return number in primes\n"
+    tests = "def test_isprime():\n    # test a number: is it prime or special\n    assert isprime(number)\n"
+    assert paths(indexed({"ntheory.py": body, "test_ntheory.py": tests}), question)[0] == first
+
+
+def test_one_file_does_not_fill_an_answer() -> None:
+    many = "".join(f"def latex{n}(expr):\n    return latex(expr, {n})\n\n\n" for n in range(20))
+    other = "def printer(expr):\n    # what of an expr goes to latex\n    return str(expr)\n"
+    index = indexed({"parser.py": many, "printer.py": other})
+    [alone] = [hit.score for hit in index.search("latex expr", 30) if hit.path == "printer.py"]
+    scores = [hit.score for hit in index.search("latex expr", 30) if hit.path == "parser.py"]
+    assert len(scores) == 20 and scores == sorted(scores, reverse=True) and scores[-1] < 0.7 * scores[0]
+    assert alone > scores[-1]
+
+
+def test_one_text_does_not_fill_an_answer() -> None:
+    same = "".join(f"class Context{n}:\n    def expr(self):\n        return self.latex\n\n\n" for n in range(9))
+    other = "def printer(expr):\n    # what of an expression goes to latex\n    return str(expr)\n"
+    found = indexed({"parser.py": same, "printer.py": other}).search("latex expr", 30)
+    assert "printer.py" in [hit.path for hit in found][:4] and len(found) > 9
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["one two", "two three", ""])), max_size=12))

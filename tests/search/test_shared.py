@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -108,6 +109,46 @@ def test_a_later_commit_takes_in_what_has_changed_and_no_more(
     built = fetch(root, url, store)
     assert (built.taken, built.fetched, built.embedded) == (4, 1, 3)
     assert answers(root, store) == answers(root, Store(None))
+
+
+def test_an_earlier_commit_takes_what_was_pushed_for_a_later_one(root: Path, url: str, tmp_path: Path) -> None:
+    behind = clone(root, tmp_path / "behind")
+    for number in range(5):
+        (root / "new.py").write_text(f"def unheard():\n    return {number}\n")
+        committed(root)
+    made = push(root, url, tmp_path / "first.sqlite")
+    store = open_store(path=tmp_path / "second.sqlite")
+    assert (made.files, fetch(behind, url, store).fetched) == (4, 3)
+    assert answers(behind, store) == answers(behind, Store(None))
+    (root / "new.py").write_text("def heard():\n    return 5\n")
+    committed(root)
+    newest = push(root, url, tmp_path / "first.sqlite").name
+    pointers = {path.read_text() for path in (Path(url) / "index-after").iterdir()}
+    assert pointers == {newest}, "they name the newest"
+    for path in (Path(url) / "index-after").iterdir():
+        path.write_text("index/../elsewhere")
+    assert fetch(behind, url, open_store(path=tmp_path / "third.sqlite")).fetched == 0
+
+
+def test_where_nothing_was_pushed_all_is_made_here_and_that_is_said(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "team").mkdir()
+    assert main(["index", "fetch", str(tmp_path / "team"), "--dir", str(root)]) == 0
+    out, err = capsys.readouterr()
+    assert err.count("\n") == 1 and "has no index of a commit within 50 of this one" in err
+    assert "4 files, 4 of them new or changed" in out and list((tmp_path / "team").iterdir()) == []
+
+
+def test_a_bucket_that_nobody_gives_a_key_for_is_told_so(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    asked = ("--set", "metadata_endpoint=http://127.0.0.1:9", "--set", "region=nowhere")
+    assert main(["index", "fetch", "s3://bucket/team", "--dir", str(root), *asked]) == 42
+    said = capsys.readouterr().err
+    assert "there are no credentials: export AWS_ACCESS_KEY_ID" in said and said.count("\n") == 1
 
 
 def test_what_is_in_no_commit_is_not_pushed(root: Path, url: str, tmp_path: Path) -> None:
@@ -271,7 +312,10 @@ def test_what_is_wrong_is_one_sentence(
     (empty / "picture").write_bytes(bytes(9))
     committed(empty)
     for words, said in (
-        (("fetch", url, "--dir", str(root)), "has no index of the last 50 commits"),
+        (("fetch", url, "--dir", str(root)), "team: no such directory; `etude index push` makes one"),
+        (("fetch", str(bare), "--dir", str(root / "none")), "none: no such directory; name one with code in it"),
+        (("fetch", str(bare), "--dir", str(root), "--set", "region=x"), "--set region: "),
+        (("push", str(bare), "--dir", str(root), "--set", "region=x"), "is a directory, which takes no options"),
         (("push", url, "--dir", str(bare)), "is in no git repository; an index is shared by its commits"),
         (("push", url, "--dir", str(empty)), "no file of its commit can be pushed"),
         (("push", url, "--dir", str(root), "--set", "x"), "--set x: is not of the form KEY=VALUE"),
@@ -279,3 +323,4 @@ def test_what_is_wrong_is_one_sentence(
         assert main(["index", *words]) == 42
         err = capsys.readouterr().err
         assert said in err and err.count("\n") == 1
+        assert words[0] == "push" or not Path(url).exists(), "a fetch makes no store"

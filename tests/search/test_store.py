@@ -16,7 +16,7 @@ from users_git import git
 
 from etude.errors import ConfigError
 from etude.search import Index, Store, workspace
-from etude.search.workspace import build, open_store, search
+from etude.search.workspace import build, default_path, open_store, search
 
 KILLED = """
 import os, signal, sys
@@ -61,6 +61,28 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etude.search.index._SETTLED_S", float("-inf"))
 
 
+def test_what_was_taken_in_otherwise_is_taken_in_anew(
+    root: Path, store: Store, settled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an earlier Etude, or without the grammars that are there now; no file has changed."""
+    build(root, store)
+    assert build(root, store).read == 0
+    for name in ("etude.search.index.cutter", "etude.search.content.cutter"):
+        monkeypatch.setattr(name, lambda: "grammars-9.0")
+    again = build(root, store)
+    assert (again.read, again.taken) == (30, 30)
+    assert build(root, store).read == 0
+
+
+def test_the_store_of_an_earlier_version_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    earlier = default_path().with_name("index-1.sqlite")
+    earlier.parent.mkdir(parents=True)
+    earlier.write_bytes(b"of another form")
+    open_store().close()
+    assert default_path().exists() and not earlier.exists()
+
+
 def answers(root: Path, store: Store, said: Callable[[str], None] = print) -> list[tuple[str, int, int]]:
     asked = ("thing7", "shared", "holder 12")
     return [(each.path, each.first, each.last) for words in asked for each in search(root, store, words, 50, said)]
@@ -95,7 +117,7 @@ def test_what_is_known_for_greps_alone_ranks_nothing(root: Path, store: Store) -
     memory = Index(Store(None), "/workspace")
     memory.update(dict.fromkeys(dict(code), "1"), code)
     (root / "pkg.lock").write_text("thing7")
-    (root / "pkg1" / "long.py").write_text("# thing7 pkg\n" * 20_000)
+    (root / "pkg1" / "long.txt").write_text("# thing7 pkg\n" * 20_000)
     build(root, store)
     assert len(Index(store, str(root)).paths()) == 32
     assert Index(store, str(root)).search("thing7 pkg1", 20) == memory.search("thing7 pkg1", 20)

@@ -97,16 +97,6 @@ def test_a_session_names_the_embedder_that_it_has() -> None:
     assert config.versions(MEANING)["search"] == index_version(MEANING) != config.versions()["search"]
 
 
-def test_a_store_of_before_the_vectors_gets_them(root: Path, store: Store) -> None:
-    build(root, store)
-    assert store.path is not None
-    store._db.execute("DROP TABLE vectors")
-    store._db.execute("PRAGMA user_version = 1")
-    store.close()
-    again = build(root, open_store(path=store.path))
-    assert (again.taken, again.embedded) == (0, 3)
-
-
 def test_what_is_forgotten_leaves_no_vectors(root: Path, store: Store) -> None:
     build(root, store)
     assert store._db.execute("SELECT count(*) FROM vectors").fetchone() == (3,)
@@ -143,7 +133,9 @@ class Server(BaseHTTPRequestHandler):
             {"index": at, "embedding": [text.count("m"), text.count("d"), 1]} for at, text in enumerate(body["input"])
         ]
         said = json.dumps({"data": rows[::-1]}).encode() if self.says is None else self.says
-        self.send_response(500 if self.broken else 200)
+        if body["model"] != "m":
+            said = json.dumps({"error": {"message": f"there is no model {body['model']};\n load it"}}).encode()
+        self.send_response(500 if self.broken else 200 if body["model"] == "m" else 404)
         self.send_header("Content-Length", str(len(said)))
         self.end_headers()
         with contextlib.suppress(ConnectionError):  # who asked has gone
@@ -227,6 +219,15 @@ def test_a_server_holds_nobody(server: str, says: bytes, said: str, monkeypatch:
         monkeypatch.setattr("etude.search.others._ANSWER_S", 0.3)
     with pytest.raises(EmbedderFailed, match=said):
         SearchConfig(url=server, model="m").embedder(str).question("a letter")
+
+
+def test_a_server_that_refuses_is_told_in_its_own_words_on_one_line(root: Path, server: str) -> None:
+    said: list[str] = []
+    wrong = SearchConfig(url=server, model="unheard").embedder(str)
+    search(root, Store(None), "letter", 3, said.append, wrong)
+    assert said == [
+        f"search goes by words alone: {server}/embeddings refuses with 404: there is no model unheard; load it"
+    ]
 
 
 def test_a_server_that_is_gone_is_told_by_its_address(root: Path, store: Store) -> None:

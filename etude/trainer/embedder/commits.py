@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.search.content import MAX_BYTES, Piece, read
+from etude.search.content import Piece, most_bytes, read
 from etude.tasks.mined.history import Commit, Edited, History
 from etude.tasks.mined.instruction import wanted_of
 from etude.tasks.mined.split import Rejected, is_source
@@ -84,7 +84,7 @@ class _Repository:
     def _changed(self, file: Edited, data: bytes) -> list[Piece]:
         """The definitions of a file that a commit touched; none of a file that nothing may be learned from."""
         text = data.decode("utf-8", "replace")
-        if len(data) > MAX_BYTES or self._exam.holds(file.path, text):
+        if len(data) > most_bytes(file.path) or self._exam.holds(file.path, text):
             return []
         licence = self._licences.of(file.path, text)
         if self._config.corpus.licences == "permissive" and not is_permissive(licence):

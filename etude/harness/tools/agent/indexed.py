@@ -21,7 +21,7 @@ from etude.environments.base import WORKSPACE, Sandbox
 from etude.errors import ConfigError
 from etude.harness.tools.agent.kept import Kept, Listed
 from etude.harness.tools.agent.listing import pattern_of
-from etude.harness.tools.agent.stamps import TooMany, stamps_of
+from etude.harness.tools.agent.stamps import Stamps, TooMany, stamps_of
 from etude.harness.tools.base import ToolConfig, relative
 from etude.search import Hit, Index, Store
 from etude.search.content import MOST_BYTES, is_code
@@ -42,6 +42,14 @@ class Narrowed:
     check: str = ":"
 
 
+@dataclass(frozen=True)
+class Answered:
+    """The pieces, and how many files below the path are too long to have any."""
+
+    hits: list[Hit]
+    too_long: int
+
+
 class Indexed:
     """`counts` has what was asked of it: searches, and greps that it narrowed or left whole."""
 
@@ -59,7 +67,7 @@ class Indexed:
         self._narrowing: tuple[int, int, Narrowing] | None = None
         self.counts: Counter[str] = Counter()
 
-    async def search(self, sandbox: Sandbox, config: ToolConfig, question: str, limit: int, under: str) -> list[Hit]:
+    async def search(self, sandbox: Sandbox, config: ToolConfig, question: str, limit: int, under: str) -> Answered:
         """Of the files as they are now."""
         async with self._lock:
             index = await asyncio.to_thread(self._opened)
@@ -71,13 +79,13 @@ class Indexed:
 
     async def _asked(
         self, index: Index, sandbox: Sandbox, config: ToolConfig, question: str, limit: int, under: str
-    ) -> list[Hit]:
+    ) -> Answered:
         while True:
             renewed = index.renewed
-            await self._update(index, sandbox, config)
+            stamps = await self._update(index, sandbox, config)
             hits = await asyncio.to_thread(index.search, question, limit, under)
             if index.renewed == renewed:
-                return hits
+                return Answered(hits, sum(f"{path}/".startswith(f"{under}/" if under else "") for path in stamps.long))
 
     async def narrowed(
         self, sandbox: Sandbox, config: ToolConfig, pattern: str, ignore_case: bool, path: str, glob: str | None
@@ -180,7 +188,7 @@ class Indexed:
         self._index = Index(Store(None), WORKSPACE, self._said, self._embedder)
         return self._index
 
-    async def _update(self, index: Index, sandbox: Sandbox, config: ToolConfig) -> None:
+    async def _update(self, index: Index, sandbox: Sandbox, config: ToolConfig) -> Stamps:
         stamps = await stamps_of(sandbox, config)
         now = {
             path: stamp
@@ -203,6 +211,7 @@ class Indexed:
             if start + _AT_ONCE >= len(stale) or len(read) >= _TOGETHER or size > _TOGETHER_BYTES:
                 await asyncio.to_thread(index.update, now, read)
                 read = []
+        return stamps
 
 
 _INDEXES: WeakKeyDictionary[Sandbox, Indexed] = WeakKeyDictionary()

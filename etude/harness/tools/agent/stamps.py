@@ -14,7 +14,7 @@ from etude.environments.base import Sandbox
 from etude.harness.tools.agent.listing import listing
 from etude.harness.tools.base import ToolConfig, ToolError, overdue
 from etude.search import stamp_of
-from etude.search.content import MAX_BYTES, MOST_BYTES
+from etude.search.content import MOST_BYTES, too_long
 
 _MAX_FILES = 60_000
 LISTING_BYTES = 16_000_000
@@ -26,8 +26,9 @@ class TooMany(ToolError):
 
 @dataclass(frozen=True)
 class Stamps:
-    """Of the files that were listed: those that can be indexed, with their stamps (`search.stamp_of`); in `others`
-    what is too long or no plain file; and which of the first have a second name, or are too long for pieces."""
+    """Of the files that were listed: those that can be indexed, with their stamps (`search.stamp_of`), and in `others`
+    what is too long for that or no plain file; which of the first have a second name; and what of all is too long for
+    pieces."""
 
     files: dict[str, str] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
@@ -60,11 +61,12 @@ async def stamps_of(sandbox: Sandbox, config: ToolConfig, path: str = ".", glob:
     found, linked, long = Stamps(), [], []
     for row in filter(None, rows.split("\0")):
         size, changed, status_changed, inode, names, mode, name = row.split(" ", 6)
-        if stat.S_ISREG(int(mode, 16)) and int(size) <= MOST_BYTES and len(found.files) < _MAX_FILES:
+        plain = stat.S_ISREG(int(mode, 16))
+        long += [name] if plain and too_long(name, int(size)) else []
+        if plain and int(size) <= MOST_BYTES and len(found.files) < _MAX_FILES:
             age_s = float(now) - float(status_changed)
             found.files[name] = stamp_of(int(size), changed, status_changed, int(inode), age_s)
             linked += [name] if names != "1" else []
-            long += [name] if int(size) > MAX_BYTES else []
         else:
             found.others.append(name)
     return replace(found, linked=frozenset(linked), long=frozenset(long))
