@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from etude.environments.plugin import Finding
 
 
-_PACKAGES = {"torch": "train", "ray": "train", "transformers": "", "semble-grammars": "search"}
-"""With the extra that brings each; the last cuts files at definitions for the search."""
+_PACKAGES = {"torch": "train", "ray": "train", "transformers": ""}
+"""With the extra that brings each."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +38,7 @@ def run(options: argparse.Namespace) -> int:
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "disk": f"{shutil.disk_usage('.').free / 2**30:.0f} GiB free here",
         **{name: _version(name, extra) for name, extra in _PACKAGES.items()},
+        "grammars": _version("semble-grammars", "search"),
     }
     if options.json:
         say(
