@@ -122,6 +122,7 @@ def test_the_index_of_the_users_code_is_there_for_no_command(
         (place / "etude" / "search").symlink_to(real)
 
     async def scenario(workspace: Sandbox) -> None:
+        real.mkdir(parents=True, exist_ok=True)
         (real / "index-1.sqlite").write_text("aVeryRareWord")
         found = await said(workspace, f"grep -rls aVeryRareWord {outer} /workspace; cat {real}/*")
         assert "index-1" not in found and "aVeryRareWord" not in found

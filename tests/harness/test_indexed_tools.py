@@ -16,7 +16,7 @@ from etude.harness.config import HarnessConfig
 from etude.harness.schema import ToolCall, check_call
 from etude.harness.tools import AGENT_TOOLS, ToolConfig, run_calls
 from etude.harness.tools.agent.indexed import _INDEXES, Indexed, keep_on_disk
-from etude.search import index_version
+from etude.search import Index, index_version
 from etude.search.workspace import build, default_path, open_store
 
 BY_NAME = {tool.name: tool for tool in AGENT_TOOLS}
@@ -239,6 +239,25 @@ def test_what_decides_is_looked_at_where_it_lies(root: Path, outer: Path, way: s
         assert await agrees(sandbox, indexed, "special7") == "no matches"
 
     played(root, scenario)
+
+
+def test_few_bytes_of_files_are_held_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(40):
+        (root / f"large{number}.py").write_text("x = 1\n" * 1000)
+    monkeypatch.setattr("etude.harness.tools.agent.indexed._TOGETHER_BYTES", 6_000)
+    held, update = [], Index.update
+
+    def counted(self: Index, stamps: dict[str, str], files: list[tuple[str, bytes | None]], commit: str = "") -> None:
+        held.append(sum(len(data or b"") for _, data in files))
+        update(self, stamps, files, commit)
+
+    monkeypatch.setattr(Index, "update", counted)
+
+    async def scenario(sandbox: Sandbox) -> None:
+        assert "pkg3/m7.py" in await answer(sandbox, "codebase_search", {"query": "special7"})
+
+    played(root, scenario)
+    assert sum(held) > 240_000 and max(held) <= 16 * 6_000 + 6_000
 
 
 def test_a_tree_too_large_to_list_is_searched_whole(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
