@@ -5,9 +5,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "etude"
 WRITES = {
-    "write_text", "write_bytes", "write_whole", "write_new", "write_private", "append_whole", "write_events", "mkdir", "makedirs",
-    "mkdtemp", "mkstemp", "TemporaryDirectory", "TemporaryFile", "NamedTemporaryFile", "symlink_to", "hardlink_to",
-    "symlink", "copyfile", "copyfileobj", "copytree", "copy2", "extractall", "ftruncate",
+    "write_text", "write_bytes", "write_whole", "write_new", "write_private", "append_whole", "write_events", "mkdir",
+    "makedirs", "mkdtemp", "mkstemp", "TemporaryDirectory", "TemporaryFile", "NamedTemporaryFile", "symlink_to",
+    "hardlink_to", "symlink", "copyfile", "copyfileobj", "copytree", "copy2", "extractall", "ftruncate",
     "pwrite", "sendfile", "save_file", "savez", "savez_compressed", "Journal", "FileHistory",
     "LocalStore", "rename", "overwrite", "copy_tree", "save_checkpoint", "save_tokenizer", "posix_fallocate", "mkfifo",
     "mknod", "writev", "memmap", "FileHandler", "RotatingFileHandler",
