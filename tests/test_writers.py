@@ -5,9 +5,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "etude"
 WRITES = {
-    "write_text", "write_bytes", "write_whole", "write_new", "append_whole", "write_events", "mkdir", "makedirs",
-    "mkdtemp", "mkstemp", "TemporaryDirectory", "TemporaryFile", "NamedTemporaryFile", "symlink_to", "hardlink_to",
-    "symlink", "copyfile", "copyfileobj", "copytree", "copy2", "extractall", "ftruncate",
+    "write_text", "write_bytes", "write_whole", "write_new", "write_private", "append_whole", "write_events", "mkdir",
+    "makedirs", "mkdtemp", "mkstemp", "TemporaryDirectory", "TemporaryFile", "NamedTemporaryFile", "symlink_to",
+    "hardlink_to", "symlink", "copyfile", "copyfileobj", "copytree", "copy2", "extractall", "ftruncate",
     "pwrite", "sendfile", "save_file", "savez", "savez_compressed", "Journal", "FileHistory",
     "LocalStore", "rename", "overwrite", "copy_tree", "save_checkpoint", "save_tokenizer", "posix_fallocate", "mkfifo",
     "mknod", "writev", "memmap", "FileHandler", "RotatingFileHandler",
@@ -154,7 +154,7 @@ NOT_TRIED = {
     "rollouts/machines/joining.py": "whether every machine sees one file: a run that cannot write it does not begin",
     "studio/mirrored.py": "a cache of a store: what cannot be kept is told of, and asked for again",
     "rollouts/claim.py": "the recipe of a run that has not begun: where it cannot be written, nothing was made yet",
-    "rollouts/own_ray.py": "the token of a run's Ray, before anything is started",
+    "rollouts/own_ray.py": "a token of a run that has not begun: where it cannot be written, Ray is not started",
     "rollouts/plan/planner.py": SCRATCH,
     "search/database.py": "a cache, by SQLite: what it cannot keep is in memory; tests/search/test_store.py",
     "tasks/inside/databases.py": INSIDE,

@@ -80,6 +80,14 @@ def test_links_to_what_is_empty_or_to_the_run_itself_are_nothing_made(tmp_path):
     assert json.loads((run / "recipe.json").read_text())["seed"] == 7
 
 
+def test_what_a_start_that_came_to_nothing_leaves_is_nothing_made(tmp_path):
+    Run(RECIPE, tmp_path, resume=False)
+    for name in ("ray.token", "control.sock", "trainer.lock"):
+        (tmp_path / name).touch()
+    Run(OTHER, tmp_path, resume=False)
+    assert json.loads((tmp_path / "recipe.json").read_text())["seed"] == 7
+
+
 @pytest.mark.parametrize("flags", [[], ["--resume"]], ids=["new", "resumed"])
 @pytest.mark.parametrize(
     "written", [b"[]", b"", b'{"name": "my cake"}', b"\xff", b"[" * 200_000, b"null"], ids=lambda each: repr(each[:9])

@@ -11,6 +11,7 @@ import pytest
 import ray
 from ray._private import worker
 
+from etude.errors import EtudeError
 from etude.rollouts.claim import RAY_TOKEN
 from etude.rollouts.own_ray import start_ray, stop_ray
 
@@ -38,6 +39,13 @@ def write(**variables):
     return subprocess.run(
         [sys.executable, "-c", code], env=clean | variables, capture_output=True, text=True, timeout=200
     )
+
+
+def test_a_ray_that_does_not_start_is_told_of_in_one_sentence(tmp_path):
+    """Before the one of this module: there is one in a process."""
+    with pytest.raises(EtudeError, match=r"^Ray did not start on this machine \(.*object store"):
+        start_ray(tmp_path, {}, object_store_memory=1)
+    assert not ray.is_initialized() and not (tmp_path / RAY_TOKEN).exists()
 
 
 def test_whoever_lacks_the_run_s_token_is_refused(directory):
