@@ -1,4 +1,4 @@
-"""The kernels in plain torch operations, which run on any device, and on none wait for it.
+"""The kernels in plain torch operations, which run on any device and read no value from it.
 
 Owns `TorchKernels` and the layout of choices that keeps shapes free of values: experts get their tokens in tiles of one
 size, as many as there can be at most (`kernels.groups`), so that nobody asks how many tokens an expert got. A torch

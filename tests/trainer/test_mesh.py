@@ -208,6 +208,12 @@ def test_other_kernels_than_torchs_are_refused(monkeypatch):
         open_mesh(config_for("dense", "adamw", False, {"fsdp": 1}), Path("nowhere"))
 
 
+def test_what_a_plan_has_to_beat_is_a_line_in_a_ranks_own_tokens():
+    known = [({"fsdp": 2}, 512), ({"cp": 2}, 1024), ({"ep": 2}, 2048)]
+    line = scale.line_in_tokens(known, [0.2, 0.2, 0.5])  # 0.1 s, and 0.2 s for 1,024 tokens
+    assert line({"cp": 2, "ep": 2}, 4096) == pytest.approx(0.5) and line({"fsdp": 4}, 1024) == pytest.approx(0.3)
+
+
 def test_rows_are_torchs_chunks_and_experts_go_by_their_numbers():
     sizes = Sizes.of({"replicate": 2, "fsdp": 2, "ep": 2})
     whole = [torch.arange(5).chunk(4)[at].tolist() if at < 3 else [] for at in (0, 1, 2, 3)]
