@@ -65,16 +65,21 @@ PEERS: dict[str, Callable[[argparse.Namespace], Searcher]] = {
 }
 
 
-def told(searcher: Searcher, asked: Sequence[Question]) -> dict[str, float]:
-    """What answers cost and hold, now and in the form before, of the same pieces in the same order."""
+def told(searcher: Searcher, asked: Sequence[Question]) -> dict[str, object]:
+    """What answers cost and hold, now and in the form before, of the same pieces in the same order; and what that form
+    costs and shows with fewer pieces."""
     found = [(question, searcher.find(question)) for question in asked if question.functions]
-    line: dict[str, float] = {}
-    for name, way in (("", answers.now), ("_before", answers.before)):
-        of = [way(*each) for each in found]
-        line |= {f"{key}{name}": round(fmean(float(getattr(each, key)) for each in of), 4) for key in answers.KEYS}
-    print("  ".join(f"{key} {value:.3f}" for key, value in line.items()))
+    line = _costs([answers.now(*each) for each in found])
+    whole = {most: _costs([answers.before(*each, most) for each in found]) for most in range(1, answers.MOST_WHOLE + 1)}
+    before = whole[answers.MOST_WHOLE]
     ratios = {"tokens_ratio": "tokens", "tokens_ratio_read": "tokens_read"}
-    return {key: round(line[of] / line[f"{of}_before"], 4) for key, of in ratios.items()} | line
+    line |= {key: round(line[of] / before[of], 4) for key, of in ratios.items()}
+    print("  ".join(f"{key} {value:.3f}" for key, value in line.items()))
+    return line | {"answers_whole": whole, "answers": len(found)}
+
+
+def _costs(of: Sequence[answers.Told]) -> dict[str, float]:
+    return {key: round(fmean(float(getattr(each, key)) for each in of), 4) for key in answers.KEYS}
 
 
 def questions(repositories: Sequence[str]) -> tuple[list[Question], list[Question]]:

@@ -31,7 +31,7 @@ class Told:
 
 
 _TOKEN = re.compile(r" ?[^\W\d_]{1,8}|\d{1,3}|\n[ \t]*|[ \t]+|_|[^\s\w]{1,2}")
-_BEFORE_HITS, _BEFORE_LINES = 8, 30
+MOST_WHOLE, _BEFORE_LINES = 8, 30
 _PLACE = re.compile(r"^ ?(?P<first>\d+)-(?P<last>\d+)(?: |$)|^(?P<path>\S.*?):(?P<a>\d+)-(?P<b>\d+)$")
 
 
@@ -45,14 +45,14 @@ def now(question: Question, hits: Sequence[Hit], budget: int = BUDGET_BYTES, for
     return _told(question, text, named)
 
 
-def before(question: Question, hits: Sequence[Hit]) -> Told:
+def before(question: Question, hits: Sequence[Hit], pieces: int = MOST_WHOLE) -> Told:
     """Eight pieces whole, thirty lines of each at most."""
     rows = []
-    for hit in hits[:_BEFORE_HITS]:
+    for hit in hits[:pieces]:
         lines = _lines(question, hit.path)[hit.first - 1 : hit.last]
         more = [f"[{len(lines) - _BEFORE_LINES} more lines]"] if len(lines) > _BEFORE_LINES else []
         rows += [f"{hit.path}:{hit.first}-{hit.last}", *lines[:_BEFORE_LINES], *more, ""]
-    named = [(hit.path, hit.first, hit.last, _BEFORE_LINES) for hit in hits[:_BEFORE_HITS]]
+    named = [(hit.path, hit.first, hit.last, _BEFORE_LINES) for hit in hits[:pieces]]
     return _told(question, "\n".join(rows).rstrip("\n"), named)
 
 
