@@ -1,14 +1,14 @@
 """A scripted agent that looks for the files of a task, by a fixed policy and the agent's own tools.
 
-Owns `Seeker`. It asks first where the names are defined that the task says. Then it asks one thing: with the search
-`codebase_search`, and without it a grep for lines that hold two words of the task. What an answer names becomes a place
-to look at, worth the words that it shares with the task, rare ones more; what the search has ranked counts for more,
-the better its rank. The best place is read next, a file that was read before counting less each time; what is read
-names definitions, and one that shares a word with the task is looked up. Where no place is left, the next thing is
-asked: without the search, definitions and files named by a word of the task; both ways, its words one by one. It ends
-when its steps or tokens are spent. Both ways have one policy. The lines that a search shows count as read, since they
-are; a row of a grep does not. So the way with the search may have read a file after one call, and the other after two
-at the soonest. No model takes part, so a difference is the tools' and a run costs seconds.
+Owns `Seeker`. It asks first where the names are defined that the task says, and reads there. Then it asks one thing:
+with the search `codebase_search`, and without it a grep for lines that hold two words of the task. What an answer names
+becomes a place to look at, worth the words that it shares with the task, rare ones more; what the search has ranked
+counts for more, the better its rank. The best place is read next, a file that was read before counting less each time;
+what is read names definitions, and one that shares a word with the task is looked up. Where no place is left, the next
+thing is asked: without the search, definitions and files named by a word of the task; both ways, its words one by one.
+It ends when its steps or tokens are spent. Both ways have one policy. The lines that a search shows count as read,
+since they are; a row of a grep does not. So the way with the search may have read a file after one call, and the other
+after two at the soonest. No model takes part, so a difference is the tools' and a run costs seconds.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class Policy:
     steps: int = 16
     tokens: int = 8000
     names: int = 3
+    of_names: int = 2
+    """So many places where these are defined are read before anything else is asked."""
     words: int = 5
     """So many words of a task are grepped for."""
     definitions: int = 2
@@ -109,17 +111,24 @@ class Seeker:
 
     async def seek(self) -> Found:
         await self._ask_names()
+        for _ in range(self._policy.of_names):
+            await self._read_best()
         asks = self._asks()
         await next(asks, _nothing)()
         while not self._spent():
-            if (best := self._best()) is not None:
-                self._places.remove(best)
-                await self._read(best)
-            elif (ask := next(asks, None)) is not None:
+            if not await self._read_best():
+                if (ask := next(asks, None)) is None:
+                    break
                 await ask()
-            else:
-                break
         return self.found
+
+    async def _read_best(self) -> bool:
+        """Whether there was anything to read."""
+        if self._spent() or (best := self._best()) is None:
+            return False
+        self._places.remove(best)
+        await self._read(best)
+        return True
 
     # --- what is asked ------------------------------------------------------------------------------------------------
 
