@@ -8,9 +8,11 @@ same searcher over the files that git lists; `grep`, GNU grep -rnIP; `rg`, ripgr
 ripgrep's searcher behind an index of its own, which looks for changed files at each call as it does by default. The
 last two are left out where the sandbox has no such program, as of one that lies in /tmp. Each is a whole call as a
 session makes it, in the sandbox; medians are told, and of `indexed` the 95th of a hundred too. After every round a file
-is changed, as a session does. `grep_mismatches` counts answers of `indexed` that are not those of `whole`. Both indexes
-are built before, and the first grep, which looks at all files once, stands as `grep_first_ms`. With `--at` the tree and
-the indexes are kept there for the next run. The last line is one JSON object.
+is changed, as a session does. `grep_mismatches` counts answers of `indexed` that are not those of `whole`; where a
+search was cut, since it printed too much, both are asked once more after the rounds and compared uncut;
+`grep_not_compared` counts patterns that print too much for that too. Both indexes are built before, and the first grep,
+which looks at all files once, stands as `grep_first_ms`. With `--at` the tree and the indexes are kept there for the
+next run. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from searching.trees import directory, source_tree
 from etude.environments.base import Sandbox
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.harness.tools import ToolConfig
+from etude.harness.tools.agent import find
 from etude.harness.tools.agent.find import GREP
 from etude.harness.tools.agent.indexed import Indexed, index_of, keep_on_disk
 from etude.search.workspace import build, open_store
@@ -47,19 +50,32 @@ PATTERNS = {
     "unselective": (r"\d{7}", "[A-Z]{12}", "x.y", "=="),
 }
 _SHOWN = 400_000
+_UNCUT = 1 << 28
+_CUT = "[many more;"
 _BUILD_S = 600.0
 _GREP = "-rnIP --exclude-dir=.git --exclude-dir=.glep"
 """The others leave out .glep as well, where glep keeps its index."""
 Way = Callable[[str], Awaitable[str]]
 
 
-async def asked(sandbox: Sandbox, pattern: str, indexed: Indexed) -> str:
+async def asked(sandbox: Sandbox, pattern: str, indexed: Indexed, config: ToolConfig | None = None) -> str:
     """The tool's answer, by this index."""
     index_of(sandbox)
     from etude.harness.tools.agent import indexed as kept
 
     kept._INDEXES[sandbox] = indexed
-    return await GREP.run(sandbox, ToolConfig(), {"pattern": pattern})
+    return await GREP.run(sandbox, config or ToolConfig(), {"pattern": pattern})
+
+
+async def same_uncut(sandbox: Sandbox, pattern: str, *indexes: Indexed) -> bool | None:
+    """Whether all rows are the same by each index; None where they are more than a sandbox prints at once."""
+    shown, find._MAX_OUTPUT_BYTES = find._MAX_OUTPUT_BYTES, _UNCUT
+    try:
+        every = ToolConfig(max_observation_bytes=_UNCUT, command_timeout_s=600)
+        answers = [await asked(sandbox, pattern, each, every) for each in indexes]
+    finally:
+        find._MAX_OUTPUT_BYTES = shown
+    return None if any(_CUT in answer for answer in answers) else len(set(answers)) == 1
 
 
 async def printed(sandbox: Sandbox, command: str, timeout_s: float = 120) -> str:
@@ -101,7 +117,7 @@ async def measured(root: Path, rounds: int) -> dict[str, object]:
         await every["indexed"]("HTTPSConnectionPool")
         first_ms = 1000 * (time.perf_counter() - begun)
         times: dict[tuple[str, str, str], list[float]] = {}
-        mismatches = 0
+        mismatches, cut = 0, dict[str, None]()
         changed = sorted(root.rglob("*.py"))[:rounds]
         for number in range(rounds):
             for kind, patterns in PATTERNS.items():
@@ -111,9 +127,17 @@ async def measured(root: Path, rounds: int) -> dict[str, object]:
                         begun = time.perf_counter()
                         answers[name] = await way(pattern)
                         times.setdefault((kind, pattern, name), []).append(1000 * (time.perf_counter() - begun))
-                    mismatches += answers["indexed"] != answers["whole"] and "many more;" not in answers["whole"]
+                    if _CUT in answers["whole"]:
+                        cut[pattern] = None
+                    else:
+                        mismatches += answers["indexed"] != answers["whole"]
             changed[number % len(changed)].open("a").write(f"# round {number}\n")
-        return told(times, list(every)) | {"grep_mismatches": mismatches, "grep_first_ms": round(first_ms, 1)}
+        uncut = [await same_uncut(sandbox, pattern, warm, Indexed()) for pattern in cut]
+        return told(times, list(every)) | {
+            "grep_mismatches": mismatches + uncut.count(False),
+            "grep_not_compared": uncut.count(None),
+            "grep_first_ms": round(first_ms, 1),
+        }
     finally:
         await sandbox.destroy()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from searching.sets import Question
 
@@ -15,10 +16,22 @@ from etude.search import Hit
 from etude.search.answer import BUDGET_BYTES, FORM, Form, answer
 from etude.search.content import lines_of, text_of
 
-Told = tuple[int, bool, bool]
-"""Tokens; whether the answer names a line of a right function; whether it shows one."""
+KEYS = ("tokens", "held", "shown", "tokens_read")
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an answer costs; whether it names a line of a right function, whether it shows one; and what it costs with a
+    look at the file where it names one and shows none. That look is the best one: an agent does not know which."""
+
+    tokens: int
+    held: bool
+    shown: bool
+    tokens_read: int
+
+
 _TOKEN = re.compile(r" ?[^\W\d_]{1,8}|\d{1,3}|\n[ \t]*|[ \t]+|_|[^\s\w]{1,2}")
-_BEFORE_HITS, _BEFORE_LINES = 8, 30
+MOST_WHOLE, _BEFORE_LINES = 8, 30
 _PLACE = re.compile(r"^ ?(?P<first>\d+)-(?P<last>\d+)(?: |$)|^(?P<path>\S.*?):(?P<a>\d+)-(?P<b>\d+)$")
 
 
@@ -28,19 +41,34 @@ def tokens(text: str) -> int:
 
 def now(question: Question, hits: Sequence[Hit], budget: int = BUDGET_BYTES, form: Form = FORM) -> Told:
     text = answer(question.text, hits[: form.pieces], lambda path: _lines(question, path), budget, form)
-    held = any(_right(question, path, first, last) for path, first, last, _ in places(text))
-    return tokens(text), held, any(_right(question, *place) for *place, whole in places(text) if whole)
+    named = [(path, first, last, form.whole_lines if whole else 0) for path, first, last, whole in places(text)]
+    return _told(question, text, named)
 
 
-def before(question: Question, hits: Sequence[Hit]) -> Told:
+def before(question: Question, hits: Sequence[Hit], pieces: int = MOST_WHOLE) -> Told:
     """Eight pieces whole, thirty lines of each at most."""
     rows = []
-    for hit in hits[:_BEFORE_HITS]:
+    for hit in hits[:pieces]:
         lines = _lines(question, hit.path)[hit.first - 1 : hit.last]
         more = [f"[{len(lines) - _BEFORE_LINES} more lines]"] if len(lines) > _BEFORE_LINES else []
         rows += [f"{hit.path}:{hit.first}-{hit.last}", *lines[:_BEFORE_LINES], *more, ""]
-    held = any(_right(question, hit.path, hit.first, hit.last) for hit in hits[:_BEFORE_HITS])
-    return tokens("\n".join(rows).rstrip("\n")), held, held
+    named = [(hit.path, hit.first, hit.last, _BEFORE_LINES) for hit in hits[:pieces]]
+    return _told(question, "\n".join(rows).rstrip("\n"), named)
+
+
+def _told(question: Question, text: str, named: Sequence[tuple[str, int, int, int]]) -> Told:
+    """Of places with how many of their lines are shown."""
+    right = [(path, first, last) for path, first, last, _ in named if _right(question, path, first, last)]
+    shown = any(_right(question, path, first, min(last, first + most - 1)) for path, first, last, most in named if most)
+    look = 0 if shown or not right else min(_read(question, *each) for each in right)
+    return Told(tokens(text), bool(right), shown, tokens(text) + look)
+
+
+def _read(question: Question, path: str, first: int, last: int) -> int:
+    """What it costs to read a place: the call, and the lines with their numbers."""
+    lines = enumerate(_lines(question, path)[first - 1 : last], first)
+    call = {"path": path, "start": first, "end": last}
+    return tokens(str(call)) + tokens("\n".join(f"{number}\t{line}" for number, line in lines))
 
 
 def places(text: str) -> list[tuple[str, int, int, bool]]:

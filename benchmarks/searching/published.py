@@ -22,12 +22,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from searching.peers import Searcher
+from searching.peers import TEN, Searcher
 from searching.sets import Question, Span, files_below
 
 from etude.search import Hit
 
-MOST = 10
 Published = dict[str, list[Question]]
 """By repository. What a question's `functions` are here is its right places: of a whole file, all lines."""
 Values = dict[str, list[float]]
@@ -82,7 +81,8 @@ def _place(target: str | Mapping[str, Any]) -> Span:
 
 def scored(searcher: Searcher, asked: Published) -> Scores:
     """Each figure of each question."""
-    found = {name: [(each, searcher.find(each)) for each in questions] for name, questions in asked.items()}
+    find = searcher.ten or searcher.find
+    found = {name: [(each, find(each)) for each in questions] for name, questions in asked.items()}
     return {
         key: {name: [ndcg(*each, files=files) for each in pairs] for name, pairs in found.items()}
         for key, files in (("ndcg", False), ("ndcg_files", True))
@@ -104,4 +104,4 @@ def _first(place: Span, hits: Sequence[Hit]) -> int | None:
 
 
 def _gain(ranks: set[int] | range) -> float:
-    return sum(1 / math.log2(1 + rank) for rank in ranks if rank <= MOST)
+    return sum(1 / math.log2(1 + rank) for rank in ranks if rank <= TEN)

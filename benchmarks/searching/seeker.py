@@ -1,12 +1,14 @@
 """A scripted agent that looks for the files of a task, by a fixed policy and the agent's own tools.
 
-Owns `Seeker`. It asks first: for the names that the task says, and then either `codebase_search`, or with grep, glob
-and list_dir alone: lines that hold two words of the task, files named by one, definitions named by one. What an answer
-names becomes a place to look at, worth the words that it shares with the task, rare ones more. The best place is read
-next, a file that was read before counting less each time; what is read names definitions, and one that shares a word
-with the task is looked up. Where no place is left, the words of the task are grepped for one by one. It ends when its
-steps or tokens are spent. Both ways differ in nothing but what they ask first. No model takes part, so a difference is
-the tools' and a run costs seconds.
+Owns `Seeker`. It asks first where the names are defined that the task says, and reads there. Then it asks one thing:
+with the search `codebase_search`, and without it a grep for lines that hold two words of the task. What an answer names
+becomes a place to look at, worth the words that it shares with the task, rare ones more; what the search has ranked
+counts for more, the better its rank. The best place is read next, a file that was read before counting less each time;
+what is read names definitions, and one that shares a word with the task is looked up. Where no place is left, the next
+thing is asked: without the search, definitions and files named by a word of the task; both ways, its words one by one.
+It ends when its steps or tokens are spent. Both ways have one policy. The lines that a search shows count as read,
+since they are; a row of a grep does not. So the way with the search may have read a file after one call, and the other
+after two at the soonest. No model takes part, so a difference is the tools' and a run costs seconds.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from searching.answers import places, tokens
@@ -47,11 +50,13 @@ _SAYS_LITTLE = frozenset(
 
 @dataclass(frozen=True)
 class Policy:
-    """Chosen on the development part of the sets, each way by itself."""
+    """Of both ways. Chosen on the development part of the sets."""
 
     steps: int = 16
     tokens: int = 8000
     names: int = 3
+    of_names: int = 2
+    """So many places where these are defined are read before anything else is asked."""
     words: int = 5
     """So many words of a task are grepped for."""
     definitions: int = 2
@@ -87,6 +92,10 @@ class Found:
     """Steps, tokens, path, first line, last line."""
 
 
+async def _nothing() -> None:
+    """Asks nothing."""
+
+
 class Seeker:
     """One task; `ask` calls a tool."""
 
@@ -99,22 +108,38 @@ class Seeker:
         self._words = list(dict.fromkeys(word for word in words_of(task) if word not in _SAYS_LITTLE))
         self._left = sorted(self._words, key=lambda word: (-len(word), self._words.index(word)))
         """Words that were not grepped for by themselves, long ones first: they are the rarer ones."""
-        self._root = "."
 
     async def seek(self) -> Found:
         await self._ask_names()
-        await (self._ask_search() if self._searches else self._ask_greps())
+        for _ in range(self._policy.of_names):
+            await self._read_best()
+        asks = self._asks()
+        await next(asks, _nothing)()
         while not self._spent():
-            if (best := self._best()) is not None:
-                self._places.remove(best)
-                await self._read(best)
-            elif self._left:
-                await self._grep(re.escape(self._left.pop(0)))
-            else:
-                break
+            if not await self._read_best():
+                if (ask := next(asks, None)) is None:
+                    break
+                await ask()
         return self.found
 
-    # --- what is asked first ------------------------------------------------------------------------------------------
+    async def _read_best(self) -> bool:
+        """Whether there was anything to read."""
+        if self._spent() or (best := self._best()) is None:
+            return False
+        self._places.remove(best)
+        await self._read(best)
+        return True
+
+    # --- what is asked ------------------------------------------------------------------------------------------------
+
+    def _asks(self) -> Iterator[Callable[[], Awaitable[None]]]:
+        """The first at once, each later one where no place is left."""
+        if self._searches:
+            yield self._ask_search
+        else:
+            yield from self._greps()
+        for word in self._left:
+            yield partial(self._grep, re.escape(word))
 
     async def _ask_names(self) -> None:
         names = [next(filter(None, match)).rpartition(".")[2] for match in _NAME.findall(self._task)]
@@ -135,21 +160,19 @@ class Seeker:
                 self._places.append(Place(path, begin, last, said[0] if said else "", 3 / (1 + rank / 4)))
         await self._follow("\n".join(rows[: rows.index("more:")] if "more:" in rows else rows))
 
-    async def _ask_greps(self) -> None:
-        entries = (await self._ask("list_dir", {"path": "."})).split("\n")
-        folders = [name for name in entries if name.endswith("/") and name[0] not in "._" and not _ASIDE.search(name)]
-        self._root = folders[0].rstrip("/") if len(folders) == 1 else "."
+    def _greps(self) -> Iterator[Callable[[], Awaitable[None]]]:
         words = self._left[: self._policy.words]
-        pairs = [f"{one}.*{other}|{other}.*{one}" for at, one in enumerate(words) for other in words[at + 1 :]]
-        if pairs:
-            await self._grep("|".join(pairs))
-            self._take_files(await self._ask("glob", {"pattern": f"*{{{','.join(words)}}}*.py"}))
+        if pairs := [f"{one}.*{other}|{other}.*{one}" for at, one in enumerate(words) for other in words[at + 1 :]]:
+            yield partial(self._grep, "|".join(pairs))
         for word in words[: self._policy.definitions]:
-            await self._grep(rf"(def|class)\s+\w*{word}")
+            yield partial(self._grep, rf"(def|class)\s+\w*{word}")
+        yield partial(self._glob, words)
+
+    async def _glob(self, words: list[str]) -> None:
+        self._take_files(await self._ask("glob", {"pattern": f"*{{{','.join(words)}}}*.py"}))
 
     async def _grep(self, pattern: str) -> None:
-        where = {"path": self._root, "glob": "*.py", "ignore_case": True}
-        self._take_rows(await self._ask("grep", {"pattern": pattern, **where}))
+        self._take_rows(await self._ask("grep", {"pattern": pattern, "glob": "*.py", "ignore_case": True}))
 
     # --- what answers name --------------------------------------------------------------------------------------------
 

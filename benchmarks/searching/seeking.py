@@ -28,11 +28,10 @@ from etude.harness.tools.agent.files import READ_FILE
 from etude.harness.tools.agent.find import GLOB, GREP
 from etude.harness.tools.agent.indexed import keep_on_disk
 from etude.harness.tools.base import ToolError
-from etude.harness.tools.files import LIST_DIR
 from etude.host.home import default_cache
 
 WAYS = {"with": True, "without": False}
-_TOOLS = {tool.name: tool for tool in (CODEBASE_SEARCH, GLOB, GREP, LIST_DIR, READ_FILE)}
+_TOOLS = {tool.name: tool for tool in (CODEBASE_SEARCH, GLOB, GREP, READ_FILE)}
 Figures = dict[str, list[float]]
 
 

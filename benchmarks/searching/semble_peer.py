@@ -8,13 +8,15 @@ on the disk, and that includes the count of what it saves, goes into a folder th
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from searching.peers import PIECES, Searcher, indexable, needed
+from searching.peers import PIECES, TEN, Searcher, indexable, needed
 from searching.sets import Question
 
 from etude.search import Hit
@@ -23,31 +25,55 @@ _INSTALL = "pip install semble && pip install --no-deps wordllama"
 _SIF = 1e-4
 
 
-def semble(model: Path | None, pieces: int = PIECES) -> Searcher:
-    """A tree is a directory on the disk, in which what has changed since the question before is written. How many
-    `pieces` are asked for decides how many candidates it ranks, so fewer are not the first of more."""
-    needed("semble.index", _INSTALL)
-    from semble.cache import save_index_to_cache
-    from semble.index import SembleIndex
+def semble(model: Path | None, **mode: Any) -> Searcher:
+    """As its command line asks it. `mode` has other arguments of its search: `rerank=False` leaves out the order in
+    which a file's second chunk counts for less, `alpha=0.0` the vectors."""
+    trees = trees_of(model)
 
-    place = tempfile.TemporaryDirectory()
-    os.environ["SEMBLE_CACHE_LOCATION"] = f"{place.name}/cache"
-    named = str(model or _of_wordllama(Path(place.name) / "wordllama"))
-    trees: dict[str, _Tree] = {}
-    taken: dict[str, set[tuple[str, str]]] = {}
-
-    def search(question: Question) -> list[Hit]:
-        repository = Path(question.repository).name
-        root = Path(place.name) / repository
-        tree = trees.setdefault(repository, _Tree(root))
-        if tree.becomes(indexable(question)):
-            tree.index = SembleIndex.from_path(root, model_path=named)
-            save_index_to_cache(tree.index, str(root))
-            taken.setdefault(repository, set()).update((each.file_path, each.content) for each in tree.index.chunks)
-        found = tree.index.search(question.text, top_k=pieces)
+    def asked(question: Question, pieces: int) -> list[Hit]:
+        found = trees.of(question).search(question.text, top_k=pieces, **mode)
         return [Hit(each.chunk.file_path, each.chunk.start_line, each.chunk.end_line, each.score) for each in found]
 
-    return Searcher(search, lambda: sum(map(len, taken.values())), told=lambda: f"its model: {model or 'wordllama'}")
+    return Searcher(
+        lambda question: asked(question, PIECES),
+        lambda question: asked(question, TEN),  # it ranks more candidates for 50, so its ten are others
+        lambda: f"its model: {model or 'wordllama'}",
+    )
+
+
+@functools.cache
+def trees_of(model: Path | None) -> Trees:
+    """All modes ask the same trees."""
+    needed("semble.index", _INSTALL)
+    return Trees(model)
+
+
+class Trees:
+    """A tree is a directory on the disk, in which what has changed since the question before is written."""
+
+    def __init__(self, model: Path | None) -> None:
+        self._place = tempfile.TemporaryDirectory()
+        os.environ["SEMBLE_CACHE_LOCATION"] = f"{self._place.name}/cache"
+        self._named = str(model or _of_wordllama(Path(self._place.name) / "wordllama"))
+        self._trees: dict[str, _Tree] = {}
+
+    def of(self, question: Question) -> Any:
+        """The index of a question's tree."""
+        repository = Path(question.repository).name
+        root = Path(self._place.name) / repository
+        tree = self._trees.setdefault(repository, _Tree(root))
+        if tree.becomes(indexable(question)):
+            tree.index = self.indexed(root)
+        return tree.index
+
+    def indexed(self, root: Path) -> Any:
+        """With its index saved, as its command line does."""
+        from semble.cache import save_index_to_cache
+        from semble.index import SembleIndex
+
+        index = SembleIndex.from_path(root, model_path=self._named)
+        save_index_to_cache(index, str(root))
+        return index
 
 
 class _Tree:

@@ -9,8 +9,8 @@ without docstrings.
 from __future__ import annotations
 
 import ast
-import difflib
 import random
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,11 +25,13 @@ PARTS = {
     "development": ("boltons", "toolz"),
     "sealed": ("cachetools", "more-itertools", "sqlparse"),
 }
-"""By repository. Nothing is chosen on the sealed ones: they are asked at the end, once."""
+"""By repository. Nothing is chosen on the sealed ones. docs/search.md lists each time that they were asked."""
 _DOCS = 120
 _LEAST_WORDS = 5
 _LOOKED_AT = 2000
 Span = tuple[str, int, int]
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,15 @@ class Question:
     text: str
     files: frozenset[str]
     functions: tuple[Span, ...]
+
+
+def names_its_answer(question: Question) -> bool:
+    """Whether a right function's own name is a word of the question: then finding it is looking it up."""
+    for path, first, _ in question.functions:
+        line = question.tree[path].decode("utf-8", "replace").split("\n")[first - 1]
+        if (defined := re.search(r"def\s+(\w+)", line)) and re.search(rf"\b{defined[1]}\b", question.text):
+            return True
+    return False
 
 
 def unpacked(repository: str, at: Path) -> Path:
@@ -110,27 +121,35 @@ def _committed(task: str) -> str:
     return next(line for line in task.splitlines() if line.startswith("committed = "))
 
 
-def _functions(data: bytes) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+def _functions(data: bytes) -> list[_Function]:
     try:
         tree = ast.parse(data)
     except (SyntaxError, ValueError):
         return []
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [node for node in ast.walk(tree) if isinstance(node, _FUNCTION)]
 
 
 def _changed(path: str, before: bytes, after: bytes) -> Iterator[Span]:
-    """The functions of a file, innermost, of which a line was changed, removed, or set aside another."""
-    old, new = (data.decode("utf-8", "replace").splitlines() for data in (before, after))
-    touched: set[int] = set()
-    for kind, first, end, _, _ in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if kind != "equal":
-            touched.update(range(first + 1, max(end, first + 1) + 1) if kind != "insert" else (first, first + 1))
-    functions = sorted(_functions(before), key=lambda node: node.lineno, reverse=True)
-    for node in functions:
-        own = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        if touched.intersection(own):
-            touched.difference_update(own)
-            yield path, own[0], own[-1]
+    """The functions of a file that are not in it afterwards with the same text. What stands beside one that came or
+    went is no answer, and of one within another the inner alone is, where nothing else of the outer changed."""
+    later = {text for _, text in _texts(after)}
+    for node, text in _texts(before):
+        if text not in later:
+            yield path, node.lineno, node.end_lineno or node.lineno
+
+
+def _texts(data: bytes) -> Iterator[tuple[_Function, str]]:
+    """Functions with their lines, decorators among them and without those of functions within."""
+    lines = data.decode("utf-8", "replace").split("\n")
+    for node in _functions(data):
+        inside = {line for each in ast.walk(node) if isinstance(each, _FUNCTION) and each is not node
+                  for line in _lines(each)}  # fmt: skip
+        yield node, "\n".join(lines[number - 1] for number in _lines(node) if number not in inside)
+
+
+def _lines(node: _Function) -> range:
+    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    return range(first, (node.end_lineno or node.lineno) + 1)
 
 
 def _without_docs(path: str, data: bytes) -> tuple[bytes, list[tuple[str, Span]]] | None:

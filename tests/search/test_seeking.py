@@ -8,14 +8,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from users_git import git
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from searching.seeker import Found, Policy
-from searching.seeking import figures_of, sought
-from searching.sets import Question, of_clone
+from searching.seeker import Found, Policy, Seeker
+from searching.seeking import Workspace, cache_at, figures_of, opened, sought
+from searching.sets import Question, files_below, of_clone
 from sessions import played
 
 from etude.archive.writer import ArchiveWriter
@@ -79,7 +80,40 @@ def test_both_ways_read_the_right_file_with_the_product_s_tools(clone: Path) -> 
     for way in ("with", "without"):
         assert found[way]["files_found"] == found[way]["functions_found"] == [1.0], way
         assert 0 < found[way]["tokens_to_first"][0] <= found[way]["tokens"][0] and found[way]["steps"][0] <= 8
-    assert found["with"]["steps_to_first"][0] < found["without"]["steps_to_first"][0], "grep has to ask twice"
+    assert found["with"]["steps_to_first"][0] < found["without"]["steps_to_first"][0], "a row of a grep is not read"
+
+
+TASK = "A coupon with a share of half should discount whole prices"
+
+
+def test_both_ways_read_before_they_ask_again(clone: Path, tmp_path: Path) -> None:
+    """No way has to spend calls that the other need not, but for the look at what its answer names."""
+
+    async def asked(searches: bool) -> tuple[list[str], Found]:
+        called = []
+
+        async def ask(tool: str, arguments: dict[str, Any]) -> str:
+            called.append(tool)
+            return await here.ask(tool, arguments)
+
+        found = await Seeker(ask, TASK, searches).seek()
+        return called, found
+
+    async def both() -> list[tuple[list[str], Found]]:
+        nonlocal here
+        with cache_at(tmp_path / "cache"):
+            here = await opened(tmp_path, "shop")
+            try:
+                here.become(files_below(clone / "shop"))
+                return [await asked(True), await asked(False)]
+            finally:
+                await here.sandbox.destroy()
+
+    here: Workspace
+    (with_it, read), (without, later) = asyncio.run(both())
+    assert with_it[0] == "codebase_search" and "codebase_search" not in without
+    assert without[:2] == ["grep", "read_file"] and "glob" in without[2:], "the rest comes when no place is left"
+    assert read.read[0][0] == 1 and later.read[0][0] == 2, "what a search shows is read, a row of a grep is not"
 
 
 def test_its_sessions_are_labels_of_an_embedder(clone: Path, tmp_path: Path) -> None:

@@ -71,3 +71,22 @@ def test_every_way_finds_the_line_and_one_that_fails_is_not_timed(python: Path) 
     assert answers.keys() == {"indexed", "whole", "grep", *others}
     for name, answer in answers.items():
         assert "b = 2" in answer and "a = 1" not in answer, name
+
+
+def test_answers_that_are_cut_are_compared_uncut(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grep.find, "_MAX_OUTPUT_BYTES", 300)
+
+    async def looked() -> tuple[str, list[bool | None]]:
+        root = source_tree(python / "at", 99)
+        (root / "long.py").write_text("long = 1  # and what makes a line long\n" * 40)
+        sandbox = await open_workspace(root, WorkspaceConfig())
+        try:
+            cut = await grep.asked(sandbox, "long", Indexed())
+            same = [await grep.same_uncut(sandbox, "long", Indexed(), Indexed())]
+            monkeypatch.setattr(grep, "_UNCUT", 400)
+            return cut, [*same, await grep.same_uncut(sandbox, "long", Indexed(), Indexed())]
+        finally:
+            await sandbox.destroy()
+
+    cut, same = asyncio.run(looked())
+    assert grep._CUT in cut and same == [True, None], "the first is whole, the second is cut there too"
