@@ -8,7 +8,6 @@ What the machine cannot give is refused with what to do about it: nothing weaker
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import socket
@@ -35,7 +34,7 @@ from etude.environments.local.planted import MAY_BE, listed_as, rules
 from etude.environments.local.view import GUEST, arguments, guarded, protected
 from etude.environments.spawned import SpawnedSandbox
 from etude.errors import ConfigError, SandboxError
-from etude.host.home import private_caches
+from etude.host.home import make_private_caches
 
 log = structlog.get_logger()
 _NUMBERS = itertools.count(1)
@@ -152,9 +151,7 @@ class ConfinedWorkspace(SpawnedSandbox):
             return spawn(self._command(), [control.fileno(), turns.fileno()], log)
 
     def _command(self) -> list[str]:
-        for place in private_caches():  # what is not there yet could not be taken away, and comes later
-            with contextlib.suppress(OSError):
-                place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_caches()  # what is not there yet could not be taken away
         ways = gate.VARIABLES if self.proxy is not None else {}
         return [
             *([str(self._guest), "lock-devices"] if os.geteuid() == 0 else []),  # root's commands own the host's nodes
