@@ -1,7 +1,7 @@
 """Where Etude keeps what must outlive a process and is no part of any project.
 
 Owns `default_home`: what each room keeps lies below it, in a directory of the room's own; `default_cache`, for what
-can be made again; and `private_caches`, which of that no command of an agent may see. Makes nothing but these.
+can be made again; and `private_caches`, which of that no command of an agent may see. Makes those alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def private_caches() -> list[Path]:
 
 
 def make_private_caches() -> None:
-    """What is not there yet could not be taken away from a command that sees it come."""
+    """As far as they can be: where they cannot, nothing comes to lie there either."""
     for place in private_caches():
         with contextlib.suppress(OSError):
             place.mkdir(parents=True, exist_ok=True, mode=0o700)

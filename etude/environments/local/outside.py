@@ -69,8 +69,8 @@ def absent(directory: Path, config: WorkspaceConfig) -> list[str]:
     dots = [
         entry for home in _homes(directory, config) for entry in _dots(home) if not _within(entry, _kept(home, config))
     ]
-    private = (turns_by().parent, *private_caches())
-    return [str(found) for found in (*_hidden(directory, config), *masked, *dots, *private, Path("/run"))]
+    gone = (*_hidden(directory, config), *masked, *dots, *_private(directory, config), Path("/run"))
+    return [str(found) for found in gone]
 
 
 def sockets(directory: Path) -> list[str]:

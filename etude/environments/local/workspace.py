@@ -151,7 +151,7 @@ class ConfinedWorkspace(SpawnedSandbox):
             return spawn(self._command(), [control.fileno(), turns.fileno()], log)
 
     def _command(self) -> list[str]:
-        make_private_caches()
+        make_private_caches()  # what is not there yet could not be taken away
         ways = gate.VARIABLES if self.proxy is not None else {}
         return [
             *([str(self._guest), "lock-devices"] if os.geteuid() == 0 else []),  # root's commands own the host's nodes
