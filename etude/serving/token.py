@@ -13,16 +13,19 @@ from etude.errors import ConfigError
 
 
 def own_token(path: Path) -> str:
-    """The server's token, made when there is none yet. Raises ConfigError where others could have read it."""
+    """The server's token, made when there is none yet. Raises ConfigError where others could have read or made it."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):  # somebody was faster
             write_new(path, f"{secrets.token_urlsafe(32)}\n".encode())
-    return read_token(path)
+    token = read_token(path)
+    if path.stat().st_uid != os.geteuid():
+        raise ConfigError(f"token_file: {path} is another user's, who knows what is in it; make one of your own")
+    return token
 
 
 def read_token(path: Path) -> str:
-    """The token in a file that only its owner can read."""
+    """The token in a file that only its owner can read: of root's clients, another user's server may own it."""
     try:
         with path.open() as file:
             status, token = os.fstat(file.fileno()), file.read().strip()
@@ -30,8 +33,6 @@ def read_token(path: Path) -> str:
         raise ConfigError(
             f"token_file: {path}: {error.strerror}; a server writes it when it is first started"
         ) from None
-    if status.st_uid != os.geteuid():
-        raise ConfigError(f"token_file: {path} is another user's, who knows what is in it; make one of your own")
     if stat.S_IMODE(status.st_mode) & 0o077:
         raise ConfigError(f"token_file: others can read {path}: chmod 600 it, and replace the token in it")
     if len(token) < 16 or not token.isascii():
