@@ -265,6 +265,7 @@ def saves(axes, directory, upto, who=None, event=0):
 
 def threads():
     """Of this rank, those of its present group among them."""
+    dist.barrier()  # who is done leaves the group, and one that has not met all others yet would wait for it
     return len(os.listdir("/proc/self/task"))
 
 
