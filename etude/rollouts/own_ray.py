@@ -18,7 +18,7 @@ import ray
 from ray import _raylet
 
 from etude.deadlines import scaled
-from etude.durable import write_new
+from etude.durable import write_private
 from etude.errors import EtudeError
 from etude.rollouts.claim import RAY_TOKEN
 from etude.rollouts.ray_signals import own_sigterm
@@ -35,8 +35,7 @@ def start_ray(directory: Path, variables: Mapping[str, str], **options: Any) -> 
     these variables. Raises EtudeError.
     """
     path = directory.resolve() / RAY_TOKEN
-    path.unlink(missing_ok=True)  # of a run that was killed
-    write_new(path, secrets.token_hex(32).encode())
+    write_private(path, secrets.token_hex(32).encode())  # in the place of one that a killed run left
     patience = int(scaled(_START_S))
     os.environ |= {"RAY_raylet_start_wait_time_s": f"{patience}", "RAY_agent_register_timeout_ms": f"{patience}000"}
     know_token(path)

@@ -84,9 +84,9 @@ def read(path: str, data: bytes, *, grams: bool, pieces: tuple[Piece, ...] | Non
     """Take a file in; without `grams` there are none. `pieces` where they are known."""
     long = len(data) > most_bytes(path)
     text = (text_of(data) or "") if is_code(path) and not long else ""
-    if pieces is None:
-        pieces = _pieces(path, text) if text.strip() else ()
     lines = lines_of(text)
+    if pieces is None:
+        pieces = _pieces(path, text, lines) if text.strip() else ()
     texts = tuple(_number_of(lines[each.first : each.end]) for each in pieces)
     odd = b"\0" in data or data.startswith(_WIDE)
     none = np.empty(0, np.uint32)
@@ -127,8 +127,7 @@ def _number_of(lines: list[str]) -> int:
     return zlib.crc32("\n".join(line.strip() for line in lines).encode("utf-8", "replace"))
 
 
-def _pieces(path: str, text: str) -> tuple[Piece, ...]:
-    lines = lines_of(text)
+def _pieces(path: str, text: str, lines: list[str]) -> tuple[Piece, ...]:
     found = []
     for each in cut(language_of(path), text):
         own = lines[each.first : each.end]

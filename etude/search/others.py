@@ -183,9 +183,9 @@ class Static:
     def _mean(self, texts: Sequence[str]) -> NDArray[np.float32]:
         found = np.zeros((len(texts), self._vectors.shape[1]), np.float32)
         unknown = self._tokens.token_to_id("[UNK]")
+        weights = self._tensors.get("weights", np.ones(len(self._places)))
         for at, each in enumerate(self._tokens.encode_batch(list(texts), add_special_tokens=False)):
             ids = np.array([token for token in each.ids if token != unknown], np.int64)
-            weights = self._tensors.get("weights", np.ones(len(self._places)))
             if len(ids) and ids.max() >= min(len(self._places), len(weights)):
                 raise EmbedderFailed(f"{self._directory}: tokenizer.json has more tokens than model.safetensors")
             if len(ids):

@@ -18,14 +18,19 @@ def own_token(path: Path) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):  # somebody was faster
             write_new(path, f"{secrets.token_urlsafe(32)}\n".encode())
-    token = read_token(path)
-    if path.stat().st_uid != os.geteuid():
+    owner, token = _read(path)
+    if owner != os.geteuid():
         raise ConfigError(f"token_file: {path} is another user's, who knows what is in it; make one of your own")
     return token
 
 
 def read_token(path: Path) -> str:
     """The token in a file that only its owner can read: of root's clients, another user's server may own it."""
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[int, str]:
+    """Of one and the same file its owner and the token."""
     try:
         with path.open() as file:
             status, token = os.fstat(file.fileno()), file.read().strip()
@@ -37,4 +42,4 @@ def read_token(path: Path) -> str:
         raise ConfigError(f"token_file: others can read {path}: chmod 600 it, and replace the token in it")
     if len(token) < 16 or not token.isascii():
         raise ConfigError(f"token_file: {path} holds no token of at least 16 characters")
-    return token
+    return status.st_uid, token
