@@ -172,6 +172,28 @@ def opened(root: Path, path: str = "") -> Generator[int]:
         os.close(handle)
 
 
+def each_folder(root: Path, folders: Iterable[str]) -> Iterator[tuple[str, int | None]]:
+    """Each with its handle, which is open until the next is given; None for what is gone, or leads through a link.
+    Those below a directory that was given before them are opened from there."""
+    with opened(root) as top:
+        chain: list[tuple[str, int]] = [("", top)]
+        try:
+            for folder in folders:
+                while len(chain) > 1 and not f"{folder}/".startswith(f"{chain[-1][0]}/"):
+                    os.close(chain.pop()[1])
+                try:
+                    for part in _parts(folder.removeprefix(chain[-1][0]).lstrip("/")):
+                        here, handle = chain[-1]
+                        deeper = os.open(part, _DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
+                        chain.append((f"{here}/{part}".lstrip("/"), deeper))
+                    yield folder, chain[-1][1]
+                except OSError:
+                    yield folder, None
+        finally:
+            for _, handle in chain[1:]:
+                os.close(handle)
+
+
 def _parts(path: str) -> list[str]:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith("/") or ".." in parts:

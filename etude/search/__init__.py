@@ -8,7 +8,7 @@ workspace, and `workspace` for a directory of this machine. Imports no torch.
 from __future__ import annotations
 
 from etude.search.base import Hit
-from etude.search.index import Index, index_version, stamp_of
+from etude.search.index import Index, index_version, settled, way_of_taking_in
 from etude.search.store import Store
 
-__all__ = ["Hit", "Index", "Store", "index_version", "stamp_of"]
+__all__ = ["Hit", "Index", "Store", "index_version", "settled", "way_of_taking_in"]

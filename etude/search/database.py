@@ -37,8 +37,8 @@ CREATE TABLE trees (
 CREATE TABLE IF NOT EXISTS counters (next_content INTEGER NOT NULL, next_piece INTEGER NOT NULL, forgotten INTEGER);
 INSERT INTO counters SELECT 1, 1, 0 WHERE NOT EXISTS (SELECT * FROM counters);
 CREATE TABLE IF NOT EXISTS vectors (
-    embedder TEXT NOT NULL, content INTEGER NOT NULL, data BLOB NOT NULL,
-    PRIMARY KEY (embedder, content)) WITHOUT ROWID;
+    embedder TEXT NOT NULL, content INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS vectors_by_content ON vectors (embedder, content);
 {SCHEMA}
 PRAGMA user_version = {_VERSION};
 COMMIT;
@@ -51,6 +51,8 @@ _COLUMNS = (
 _OTHER_SHAPE = re.compile(r"no such (table|column)|has no column|has \d+ columns|Could not decode")
 """In what SQLite calls operational: the file is not as it was made, and making room would not help."""
 _PATIENCE_S = 60.0
+_CHECKPOINT_PAGES = 8000
+"""The log's 32 MB: what a question brought is not copied right after it."""
 _RENEWED_S = 10.0
 """Another process removes a damaged file within so long."""
 _ELSEWHERE = "XDG_CACHE_HOME names another place"
@@ -194,6 +196,7 @@ def _touch(path: Path) -> None:
 def _made(db: sqlite3.Connection) -> sqlite3.Connection:
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
+    db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
     [version] = db.execute("PRAGMA user_version").fetchone()
     if version > _VERSION:
         raise Damaged(f"it is of another Etude's version, {version}")

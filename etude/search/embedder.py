@@ -94,15 +94,27 @@ def rounded(vectors: NDArray[np.floating]) -> Vectors:
     return np.rint(vectors / np.where(length == 0, 1, length) * FULL).astype(np.int8)
 
 
-def cosines(vectors: Vectors, question: Vectors) -> NDArray[np.float64]:
-    """Of each row with one question. Numbers of eight bits whose sums stay below 2^24 are exact, in whatever order a
-    machine adds them."""
+def cosines(
+    vectors: Sequence[Vectors], question: Vectors, above: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Which rows of all these are nearer to a question than a cosine, and how near. Numbers of eight bits whose sums
+    stay below 2^24 are exact, in whatever order a machine adds them."""
     asked = question[0].astype(np.float32)
-    some = (vectors[at : at + _AT_ONCE].astype(np.float32) @ asked for at in range(0, len(vectors), _AT_ONCE))
-    return np.concatenate([np.empty(0), *some]) / FULL**2
+    room = np.empty((_AT_ONCE, len(asked)), np.float32)  # what stays in a core's cache is read several times faster
+    places, found, begin = [np.empty(0, np.int64)], [np.empty(0)], 0
+    for each in vectors:
+        for at in range(0, len(each), _AT_ONCE):
+            some = room[: len(each) - at]
+            np.copyto(some, each[at : at + _AT_ONCE])
+            products = some @ asked
+            near = np.flatnonzero(products > above * FULL**2)
+            places.append(near + (begin + at))
+            found.append(products[near])
+        begin += len(each)
+    return np.concatenate(places), np.concatenate(found) / FULL**2
 
 
-_AT_ONCE = 1 << 14
+_AT_ONCE = 1 << 10
 
 
 @cache

@@ -26,12 +26,13 @@ from etude.search.content import (
     read,
     text_of,
 )  # fmt: skip
+from etude.search.corpus import Corpus
 from etude.search.database import Damaged
-from etude.search.embedder import Embedder, EmbedderFailed, cosines, shipped
+from etude.search.embedder import Embedder, EmbedderFailed, shipped
 from etude.search.narrowing import Contents, Narrowing
 from etude.search.patterns import All, Any, Literal, Need, required
 from etude.search.postings import GRAM, Numbers, Tags
-from etude.search.ranking import RANKING_VERSION, WEIGHTS, Corpus, Floats, Weights
+from etude.search.ranking import RANKING_VERSION, WEIGHTS, Weights, rank
 from etude.search.sealed import Entry, Sealed
 from etude.search.store import Facts, Known, Store
 from etude.search.syntax import cutter
@@ -55,11 +56,15 @@ def index_version(embedder: Embedder | None = None) -> str:
     return f"{parts} {(embedder or shipped()).identity}"
 
 
-def stamp_of(size: int, changed: str, status_changed: str, inode: int, age_s: float) -> str:
-    """By what a file is known not to have changed: its size, both of its times as the file system tells them, and its
-    number; and the way it was taken in, since another Etude or other grammars take it in otherwise. Empty, which is
-    never known, where it was changed so lately that it could be again at the same time."""
-    return "" if age_s < _SETTLED_S else f"{size} {changed} {status_changed} {inode} {WORDS_VERSION} {cutter()}"
+def way_of_taking_in() -> str:
+    """What a stamp ends with: another Etude, or other grammars, take a file in otherwise."""
+    return f" {WORDS_VERSION} {cutter()}"
+
+
+def settled(age_s: float) -> bool:
+    """Whether a file was changed so long ago that a further change would be seen by its times. One that was not has an
+    empty stamp, which is never known."""
+    return age_s >= _SETTLED_S
 
 
 class Index:
@@ -75,8 +80,7 @@ class Index:
         self._tree: dict[str, Known] = {}
         self._facts: dict[int, Facts] = {}
         self._corpus: Corpus | None = None
-        self._contents: Mapping[str, int] = {}
-        self._matrix: Vectors | None = None
+        self._moved: set[str] = set()
         self._forgotten: int | None = None
         self._revision = 0
         self._grams: dict[bytes, tuple[Numbers, Tags]] = {}
@@ -110,17 +114,20 @@ class Index:
         had = {path for path, known in self._tree.items() if known.content in self._embedded}.union(changed)
         return changed, [path for path in stamps if path not in had]
 
-    def update(self, stamps: Mapping[str, str], files: Iterable[tuple[str, bytes | None]], commit: str = "") -> None:
+    def update(
+        self, stamps: Mapping[str, str], files: Iterable[tuple[str, bytes | None]], commit: str = "", whole: bool = True
+    ) -> None:
         """Make it the index of the files with these stamps. `files` are the stale ones with their bytes, None for what
-        cannot be read, each after its stamp was taken."""
+        cannot be read, each after its stamp was taken. Where that is not the `whole`, what it does not name stays."""
         try:
             self._load()
-            self._update(stamps, files, commit)
+            self._update(stamps, files, commit, [path for path in self._tree if whole and path not in stamps])
         except Damaged as error:
             self._renew(error)
 
-    def _update(self, stamps: Mapping[str, str], files: Iterable[tuple[str, bytes | None]], commit: str) -> None:
-        gone = [path for path in self._tree if path not in stamps]
+    def _update(
+        self, stamps: Mapping[str, str], files: Iterable[tuple[str, bytes | None]], commit: str, gone: list[str]
+    ) -> None:
         waiting: dict[str, bytes] = {}
         size = 0
         for path, data in files:
@@ -158,8 +165,13 @@ class Index:
 
         def search() -> list[Hit]:
             self._load()
-            corpus = self._made_corpus()
-            return corpus.rank(question, self.store.find, limit, under, weights, self._near(asked, corpus))
+            corpus = self._brought_up()
+            near = None
+            if asked is not None and (embedder := self._embedder) is not None:
+                near = corpus.near(
+                    asked, weights.near_from, lambda contents: self.store.vectors(embedder.identity, contents)
+                )
+            return rank(corpus, question, self.store.find, limit, under, weights, near)
 
         return self._mended(search)
 
@@ -217,9 +229,9 @@ class Index:
             self._embedded.update(known.content for known in taken.values())
         for path in gone:
             self._tree.pop(path, None)
+        self._moved.update(taken, gone)
         self.taken += len(batch)
         self._revision += 1
-        self._corpus = None
 
     def _given(self, wanted: Mapping[bytes, str], data: Mapping[str, bytes]) -> dict[bytes, Entry]:
         """What is shared of contents that are at hand."""
@@ -246,26 +258,19 @@ class Index:
             self._facts.update(self.store.facts(sorted(lacking)))
         return self._facts
 
-    def _made_corpus(self) -> Corpus:
-        if self._corpus is None:
+    def _brought_up(self) -> Corpus:
+        """The corpus, with what has come and gone since it was last asked."""
+        if self._corpus is None or self._corpus.worn:
+            self._corpus, self._moved = Corpus(), set(self._tree)
+        if self._moved:
             facts = self._all_facts()
-            there = {
-                path: known.content
-                for path, known in self._tree.items()
-                if known.content in facts and not facts[known.content].long and is_code(path)
-            }  # those that are known for greps alone would count as files that lack a word
-            self._corpus = Corpus(there, facts)
-            self._contents, self._matrix = there, None
+            there = {path: facts[known.content] for path in self._moved if (known := self._tree.get(path)) is not None}
+            # those that are known for greps alone would count as files that lack a word
+            code = {path: each for path, each in there.items() if is_code(path) and not each.long}
+            self._corpus.drop(self._moved - code.keys())
+            self._corpus.put(code)
+            self._moved = set()
         return self._corpus
-
-    def _near(self, asked: Vectors | None, corpus: Corpus) -> Floats | None:
-        """How near each piece is to a question; None without an embedder."""
-        if asked is None or self._embedder is None:
-            return None
-        if self._matrix is None:
-            found = self.store.vectors(self._embedder.identity, sorted(set(self._contents.values())))
-            self._matrix = corpus.in_order(found, self._contents, asked.shape[1])
-        return cosines(self._matrix, asked)
 
     def _vectors_of(
         self, wanted: Mapping[bytes, str], batch: Mapping[bytes, Content], data: Mapping[str, bytes]

@@ -29,9 +29,12 @@ from etude.search.content import Content
 from etude.search.database import Damaged, Database
 from etude.search.postings import DEFINED, GRAM, WORD, Keep, Numbers, Postings, Tags, rows_of, rows_of_grams
 
-_FILE_VERSION = 2
+_FILE_VERSION = 3
+ROW_BYTES = 16
+"""Of what is known of a piece: four numbers of 32 bits, the least byte first."""
 _PLAIN, _ODD, _LONG = 1, 2, 4
-_MOST_AT_ONCE = 500
+_MOST_AT_ONCE, _SPARSE = 500, 3
+_OF_EMBEDDER = "FROM vectors WHERE embedder = ? AND"
 _ENDINGS = ("", "-wal", "-shm", ".lock")
 """Of the names of one store's files."""
 
@@ -43,16 +46,16 @@ class Known(NamedTuple):
     content: int
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Of a content: whether it is ASCII alone, odd or long (`content.Content`), the number of its first piece, and of
-    each a row: first line, end, how many words, and the number of its text."""
+class Facts(NamedTuple):
+    """Of a content: its number, whether it is ASCII alone, odd or long (`content.Content`), the number of its first
+    piece, and of each a row: first line, end, how many words, and the number of its text."""
 
+    number: int
     plain: bool
     odd: bool
     long: bool
     first: int
-    pieces: NDArray[np.uint32]
+    pieces: bytes
 
 
 @dataclass(frozen=True)
@@ -140,17 +143,18 @@ class Store:
     def facts(self, ids: Sequence[int]) -> dict[int, Facts]:
         """Of these contents."""
         with self._told():
-            rows = self._in("SELECT id, flags, first, pieces FROM contents WHERE id IN ({})", ids)
+            rows = self._of("SELECT id, flags, first, pieces FROM contents WHERE", "id", ids)
             return {
-                number: Facts(bool(flags & _PLAIN), bool(flags & _ODD), bool(flags & _LONG), first, _table(pieces))
+                number: Facts(
+                    number, bool(flags & _PLAIN), bool(flags & _ODD), bool(flags & _LONG), first, _verified(pieces)
+                )
                 for number, flags, first, pieces in rows
             }
 
     def embedded(self, embedder: str, ids: Sequence[int]) -> set[int]:
         """Those of these contents that have vectors of an embedder."""
         with self._told():
-            words = "SELECT content FROM vectors WHERE embedder = ? AND content IN ({})"
-            return {number for (number,) in self._in(words, ids, embedder)}
+            return {number for (number,) in self._of(f"SELECT content {_OF_EMBEDDER}", "content", ids, embedder)}
 
     def embedded_keys(self, embedder: str, keys: Sequence[bytes]) -> set[bytes]:
         """The same by their keys."""
@@ -161,7 +165,7 @@ class Store:
     def vectors(self, embedder: str, ids: Sequence[int]) -> dict[int, Vectors]:
         """Of the pieces of these contents, where an embedder made them."""
         with self._told():
-            rows = self._in("SELECT content, data FROM vectors WHERE embedder = ? AND content IN ({})", ids, embedder)
+            rows = self._of(f"SELECT content, data {_OF_EMBEDDER}", "content", ids, embedder)
             return {number: _matrix(data) for number, data in rows}
 
     def _insert(self, new: Mapping[bytes, Content]) -> dict[bytes, int]:
@@ -172,7 +176,7 @@ class Store:
         for key, content in new.items():
             rows_of_pieces = zip(content.pieces, content.texts, strict=True)
             table = [(each.first, each.end, each.words.total(), text) for each, text in rows_of_pieces]
-            packed = zlib.compress(np.array(table, "<u4").tobytes(), 1)
+            packed = _summed(np.array(table, "<u4").tobytes())
             flags = _PLAIN * content.plain | _ODD * content.odd | _LONG * content.long
             rows.append((number, key, flags, piece, len(table), packed))
             grams.append((number, content.grams))
@@ -303,6 +307,18 @@ class Store:
     def _writing(self) -> AbstractContextManager[None]:
         return self._database.writing()
 
+    def _of(self, words: str, column: str, numbers: Sequence[int], *first: Any) -> Iterator[Any]:
+        """The rows whose `column` has one of these numbers. Those of most that there are, as of a whole workspace, are
+        read in one go."""
+        if not numbers or _SPARSE * len(numbers) < max(numbers) - min(numbers):
+            yield from self._in(f"{words} {column} IN ({{}})", numbers, *first)
+            return
+        wanted = set(numbers)
+        bounds = f"{words} {column} BETWEEN ? AND ?"
+        for row in self._db.execute(bounds, [*first, min(numbers), max(numbers)]):
+            if row[0] in wanted:
+                yield row
+
     def _in(self, words: str, values: Sequence[Any], *first: Any) -> Iterator[Any]:
         """The rows for all values, some at a time; `first` stands before them in the words."""
         for start in range(0, len(values), _MOST_AT_ONCE):
@@ -315,8 +331,8 @@ def _row(workspace: int, path: bytes, known: Known) -> tuple[int, bytes, str, in
     return workspace, path, *known, _checksum(path, *known)
 
 
-def _checksum(*told: object) -> int:
-    return zlib.crc32(repr(told).encode())
+def _checksum(path: bytes, stamp: str, content: int) -> int:
+    return zlib.crc32(stamp.encode(), zlib.crc32(path, content & 0xFFFFFFFF))
 
 
 def _encoded(path: str) -> bytes:
@@ -327,21 +343,23 @@ def _decoded(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
-def _table(packed: bytes) -> NDArray[np.uint32]:
-    data = zlib.decompress(packed)
-    if len(data) % 16:
-        raise Damaged("a table of pieces is torn")
-    return np.frombuffer(data, "<u4").reshape(-1, 4)
-
-
-def _packed(vectors: Vectors) -> bytes:
-    """How wide they are, and they, behind a checksum: numbers in no order do not tell that one was damaged."""
-    data = vectors.shape[1].to_bytes(4, "big") + vectors.tobytes()
+def _summed(data: bytes) -> bytes:
+    """Behind a checksum: numbers in no order do not tell that one was damaged."""
     return zlib.crc32(data).to_bytes(4, "big") + data
 
 
+def _verified(summed: bytes) -> bytes:
+    data = summed[4:]
+    if zlib.crc32(data).to_bytes(4, "big") != summed[:4]:
+        raise Damaged("what is known of a content is torn")
+    return data
+
+
+def _packed(vectors: Vectors) -> bytes:
+    """How wide they are, and they."""
+    return _summed(vectors.shape[1].to_bytes(4, "big") + vectors.tobytes())
+
+
 def _matrix(packed: bytes) -> Vectors:
-    data = packed[4:]
-    if len(packed) < 8 or zlib.crc32(data).to_bytes(4, "big") != packed[:4]:
-        raise Damaged("vectors are torn")
+    data = _verified(packed)
     return np.frombuffer(data, np.int8, offset=4).reshape(-1, max(int.from_bytes(data[:4], "big"), 1))

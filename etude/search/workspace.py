@@ -24,7 +24,7 @@ from etude.search.base import Hit
 from etude.search.content import MOST_BYTES, lines_of, text_of, too_long
 from etude.search.database import Damaged
 from etude.search.embedder import Embedder
-from etude.search.index import Index, index_version, stamp_of
+from etude.search.index import Index, index_version, settled, way_of_taking_in
 from etude.search.sealed import Sealed
 from etude.search.store import Store, StoreStatus, default_path, forget_earlier
 
@@ -173,29 +173,36 @@ def collect(store: Store, most_mb: int) -> tuple[StoreStatus, StoreStatus]:
 
 
 def listing(root: Path) -> Listing:
-    """Of a directory as it is now. A file whose time is not settled has an empty stamp."""
+    """Of a directory as it is now. A stamp is by what a file is known not to have changed: its size, both of its times,
+    its number, and `index.way_of_taking_in`; of one whose time is not settled it is empty."""
     paths, commit = _paths(root)
     stamps: dict[str, str] = {}
     long = 0
-    now = time.time()
-    for folder, names in itertools.groupby(paths, key=lambda path: path.rpartition("/")[0]):
-        try:
-            with beneath.opened(root, folder) as handle:
-                for path in names:
-                    found = _stat(path.rpartition("/")[2], handle)
-                    if found is None or not stat.S_ISREG(found.st_mode):
-                        continue
-                    long += too_long(path, found.st_size)
-                    if found.st_size <= MOST_BYTES:
-                        stamps[path] = _stamp(found, now)
-        except OSError:
-            continue  # a folder that is gone, or a link
+    now, way = time.time(), way_of_taking_in()
+    names: dict[str, list[str]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        names.setdefault(folder, []).append(name)
+    for folder, handle in beneath.each_folder(root, sorted(names)):
+        for name in names[folder]:
+            found = _stat(name, handle) if handle is not None else None
+            if found is None or not stat.S_ISREG(found.st_mode):
+                continue
+            path = f"{folder}/{name}" if folder else name
+            long += too_long(path, found.st_size)
+            if found.st_size <= MOST_BYTES:
+                stamps[path] = _told(found) + way if settled(now - found.st_ctime) else ""
     return Listing(stamps, commit, long)
 
 
-def _stamp(found: os.stat_result, now: float) -> str:
-    changed, status_changed = (f"{ns // 10**9}.{ns % 10**9:09d}" for ns in (found.st_mtime_ns, found.st_ctime_ns))
-    return stamp_of(found.st_size, changed, status_changed, found.st_ino, now - found.st_ctime)
+def _told(found: os.stat_result) -> str:
+    """As `stat` prints it in a sandbox."""
+    return f"{found.st_size} {_seconds(found.st_mtime_ns)} {_seconds(found.st_ctime_ns)} {found.st_ino}"
+
+
+def _seconds(ns: int) -> str:
+    digits = str(ns)
+    return f"{digits[:-9]}.{digits[-9:]}" if len(digits) > 9 else f"{ns // 10**9}.{ns % 10**9:09d}"
 
 
 def _stat(name: str, folder: int) -> os.stat_result | None:
@@ -206,12 +213,12 @@ def _stat(name: str, folder: int) -> os.stat_result | None:
 
 
 def _paths(root: Path) -> tuple[list[str], str]:
-    """In order of their folders, and the commit."""
+    """At most so many, and the commit."""
     found = find(root)
     if found is None or found.top is None:
         walked = beneath.walk(root, depth=_DEPTH, most_entries=16 * MOST_FILES, enter=lambda name: name != ".git")
         paths = (f"{here}/{name}".lstrip("/") for here, names in walked for name in names)
-        return sorted(itertools.islice(paths, MOST_FILES), key=_by_folder), ""
+        return list(itertools.islice(paths, MOST_FILES)), ""
     user = PrivateGitDir(found)
     at = GitContext(user.git_dir, found.top, user.index, root)
     listed = run_git_now("ls-files", "-z", "-co", "--exclude-standard", at=at)
@@ -219,12 +226,7 @@ def _paths(root: Path) -> tuple[list[str], str]:
         raise ConfigError(f"{root}: git cannot list its files: {listed.reason}")
     head = run_git_now("rev-parse", "--verify", "-q", "HEAD", at=at)
     paths = {os.fsdecode(path) for path in listed.output.split(b"\0") if path and not path.endswith(b"/")}
-    return sorted(itertools.islice(sorted(paths), MOST_FILES), key=_by_folder), head.output.decode().strip()
-
-
-def _by_folder(path: str) -> tuple[str, str]:
-    folder, _, name = path.rpartition("/")
-    return folder, name
+    return list(itertools.islice(sorted(paths), MOST_FILES)), head.output.decode().strip()
 
 
 def _read(root: Path, paths: list[str], on_read: Callable[[int, int], None]) -> Iterator[tuple[str, bytes | None]]:

@@ -247,9 +247,9 @@ def test_few_bytes_of_files_are_held_at_once(root: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("etude.harness.tools.agent.indexed._TOGETHER_BYTES", 6_000)
     held, update = [], Index.update
 
-    def counted(self: Index, stamps: dict[str, str], files: list[tuple[str, bytes | None]], commit: str = "") -> None:
+    def counted(self: Index, stamps: dict[str, str], files: list[tuple[str, bytes | None]], *, whole: bool) -> None:
         held.append(sum(len(data or b"") for _, data in files))
-        update(self, stamps, files, commit)
+        update(self, stamps, files, whole=whole)
 
     monkeypatch.setattr(Index, "update", counted)
 

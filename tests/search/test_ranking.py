@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import PurePath
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.search import Index, Store
+from etude.search.ranking import WEIGHTS
 
 FILES = {
     "app/http.py": "def parse_header(line):\n    name, value = line.split(':')\n    return name, value\n",
@@ -120,3 +122,33 @@ def test_an_index_that_was_kept_up_equals_one_made_at_once(changes: list[tuple[s
         put(index, now)
     for question in ("one", "two", "three two"):
         assert index.search(question, 9) == indexed(now).search(question, 9)
+
+
+BODIES = (
+    "def parse(header):\n    return header\n",
+    "class Session:\n    def save(self):\n        pass\n",
+    "x = 1\n",
+    "",
+)
+NAMES = ("a/http.py", "a/header.py", "tests/test_http.py", "b/session.md", "header/z.py", "yarn.lock")
+TREES = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(BODIES))
+
+
+@given(st.lists(TREES, min_size=2, max_size=8), st.sampled_from(("parse header", "session tests", "http", "save")))
+def test_what_an_index_held_before_changes_no_answer(trees: list[dict[str, str]], question: str) -> None:
+    index = Index(Store(None), "/workspace")
+    for files in trees:
+        put(index, files)
+        for under in ("", "a"):
+            assert index.search(question, 4, under) == indexed(files).search(question, 4, under)
+
+
+def test_few_files_with_many_pieces_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have more pieces than are looked at at first; the answer is that of looking at all."""
+    many = "".join(f"def header_{n}():\n    return header(header, header, header, {n})\n\n\n" for n in range(700))
+    index = indexed({"all.py": many} | {f"one{n}.py": f"def other{n}(header):\n    return {n}\n" for n in range(9)})
+    weights = replace(WEIGHTS, same_file=1e6)
+    found = index.search("header", 16, weights=weights)
+    assert len({hit.path for hit in found}) == 10
+    monkeypatch.setattr("etude.search.ranking._AT_FIRST", 1000)
+    assert found == index.search("header", 16, weights=weights)

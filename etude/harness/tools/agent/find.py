@@ -7,7 +7,6 @@ Where an index is warm, files that cannot match are left out.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shlex
@@ -18,15 +17,13 @@ from etude.environments.base import ExecResult, Sandbox
 from etude.harness.schema import Parameter
 from etude.harness.tools.agent.indexed import index_of
 from etude.harness.tools.agent.kept import OUTDATED
-from etude.harness.tools.agent.listing import files, listing
+from etude.harness.tools.agent.listing import files, listing, naming
 from etude.harness.tools.base import Tool, ToolConfig, ToolError, cut_lines, overdue
 from etude.search.patterns import selective
 
 _MAX_OUTPUT_BYTES = 400_000
 _MAX_LINE_CHARS = 240
 _TRIES = 2
-_WORD_BYTES, _MOST_WORDS = 100_000, 8
-_PLAIN = re.compile(r"[\w./+][\w./+-]*", re.ASCII)
 _MATCH = re.compile(r"(?P<path>[^\0]+)\0(?P<line>\d+)(?P<sign>[:-])(?P<text>.*)")
 
 
@@ -93,35 +90,11 @@ async def _narrowed(
     narrowed = await indexed.narrowed(sandbox, config, pattern, ignore_case, path, arguments.get("glob"))
     if narrowed is None:
         return None
-    env = _printing([*narrowed.paths, os.devnull])  # an expression may be wrong where no file could match it
-    if len(env) > _MOST_WORDS or not all(map(_is_text, env.values())):
+    told = naming([*narrowed.paths, os.devnull])  # an expression may be wrong where no file could match it
+    if told is None:
         return None
-    prints = "; ".join(f'eval "${name}"' for name in env)
+    prints, env = told
     return f"{narrowed.check}; {{ {prints}; }} | {{ unset {' '.join(env)}; {_matching(arguments)}; }}", env
-
-
-def _printing(paths: Sequence[str]) -> dict[str, str]:
-    """Shell in variables that prints them, a NUL after each. A directory is named once for the files that follow each
-    other in it, and Linux takes 128 KiB in one word: so there is room for thousands."""
-    words, size = [[""]], 0
-    for folder, names in itertools.groupby(paths, key=lambda path: path.rpartition("/")[0]):
-        inside = f"{folder}/" if folder and _PLAIN.fullmatch(folder) else ""
-        for number, name in enumerate(names):
-            if size > _WORD_BYTES:
-                words.append([])
-                size, number = 0, 0
-            word = ("" if number else f"\nprintf '{inside}%s\\0'") + " " + shlex.quote(name.removeprefix(inside))
-            words[-1].append(word)
-            size += len(word.encode("utf-8", "replace"))
-    return {f"etude_{number}": "".join(each).lstrip() for number, each in enumerate(words)}
-
-
-def _is_text(word: str) -> bool:
-    try:
-        word.encode()
-    except UnicodeEncodeError:  # it has a name that is none
-        return False
-    return True
 
 
 def _rows(found: Sequence[re.Match[str]], context: bool) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import posixpath
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -29,7 +29,7 @@ from etude.search.embedder import Embedder
 from etude.search.narrowing import Contents, Narrowing, in_bytes
 from etude.search.workspace import open_store
 
-_AT_ONCE = 16
+_AT_ONCE, _TRIES = 16, 2
 _TOGETHER, _TOGETHER_BYTES = 500, 16_000_000
 """Files that are held at once, and a few more."""
 
@@ -64,7 +64,8 @@ class Indexed:
         self._keeps = True
         self._too_many = False
         self._listed: Listed | None = None
-        self._narrowing: tuple[int, int, Narrowing] | None = None
+        self._narrowing: tuple[int, Stamps, Narrowing] | None = None
+        self._followed: tuple[int, Stamps] | None = None
         self.counts: Counter[str] = Counter()
 
     async def search(self, sandbox: Sandbox, config: ToolConfig, question: str, limit: int, under: str) -> Answered:
@@ -82,10 +83,10 @@ class Indexed:
     ) -> Answered:
         while True:
             renewed = index.renewed
-            stamps = await self._update(index, sandbox, config)
+            long = await self._update(index, sandbox, config)
             hits = await asyncio.to_thread(index.search, question, limit, under)
             if index.renewed == renewed:
-                return Answered(hits, sum(f"{path}/".startswith(f"{under}/" if under else "") for path in stamps.long))
+                return Answered(hits, sum(f"{path}/".startswith(f"{under}/" if under else "") for path in long))
 
     async def narrowed(
         self, sandbox: Sandbox, config: ToolConfig, pattern: str, ignore_case: bool, path: str, glob: str | None
@@ -118,26 +119,34 @@ class Indexed:
     async def _kept_up(self, sandbox: Sandbox, config: ToolConfig, path: str, glob: str | None) -> bool:
         """Whether the files below a path are known without looking at each; not so for what is odd enough that only
         the sandbox can say what it names."""
-        if not self._keeps or (glob and pattern_of(glob) is None):
+        if glob and pattern_of(glob) is None:
             return False
-        try:
-            self._kept = self._kept or Kept(self._directory or Path())
-            self._listed = await self._kept.listed(sandbox, config)
-        except OSError:
-            self._keeps = False
+        self._listed = await self._listed_now(sandbox, config)
+        if self._listed is None:
             return False
         within = relative(path)
         folders = (posixpath.dirname(name) for name in self._listed.changed)
         return within == "." or within in self._listed.stamps.folders or within in folders
+
+    async def _listed_now(self, sandbox: Sandbox, config: ToolConfig) -> Listed | None:
+        """What is known of the files without looking at each; None where that cannot be."""
+        if not self._keeps or self._directory is None:
+            return None
+        try:
+            self._kept = self._kept or Kept(self._directory)
+            return await self._kept.listed(sandbox, config)
+        except OSError:
+            self._keeps = False
+            return None
 
     async def _of_kept(
         self, index: Index, found: Contents, ignore_case: bool, path: str, glob: str | None
     ) -> Narrowed | None:
         assert self._kept is not None and self._listed is not None, "it is kept up"
         stamps = self._listed.stamps
-        if self._narrowing is None or self._narrowing[:2] != (index.revision, id(stamps)):
+        if self._narrowing is None or self._narrowing[0] != index.revision or self._narrowing[1] is not stamps:
             made = await asyncio.to_thread(index.narrowing, stamps.files, stamps.others)
-            self._narrowing = (index.revision, id(stamps), made)
+            self._narrowing = index.revision, stamps, made
         narrowing = self._narrowing[2]
         inside = relative(path)
         folder = "" if inside == "." else inside
@@ -188,13 +197,44 @@ class Indexed:
         self._index = Index(Store(None), WORKSPACE, self._said, self._embedder)
         return self._index
 
-    async def _update(self, index: Index, sandbox: Sandbox, config: ToolConfig) -> Stamps:
+    async def _update(self, index: Index, sandbox: Sandbox, config: ToolConfig) -> Collection[str]:
+        """Bring it up to the files as they are now; those that are too long for it."""
+        for _ in range(_TRIES):
+            known = asyncio.create_task(asyncio.to_thread(index.paths))  # read while the sandbox looks at its files
+            try:
+                listed = await self._listed_now(sandbox, config)
+            finally:
+                await known
+            if listed is None or self._kept is None:
+                break
+            changed = await self._kept.looked(listed, sandbox, config)
+            if changed is not None:
+                await self._follow(index, listed, changed, sandbox)
+                return (listed.stamps.long - listed.changed) | changed.long
+            self._kept.forget()
         stamps = await stamps_of(sandbox, config)
+        await self._take_in(index, stamps.files, stamps.long, sandbox)
+        return stamps.long
+
+    async def _follow(self, index: Index, listed: Listed, changed: Stamps, sandbox: Sandbox) -> None:
+        """Take in what has changed; all where the index is not known to have what was listed."""
+        if self._followed is not None and self._followed[0] == index.revision and self._followed[1] is listed.stamps:
+            await self._take_in(index, changed.files, changed.long, sandbox, listed.changed - changed.files.keys())
+        else:
+            now = {path: stamp for path, stamp in listed.stamps.files.items() if path not in listed.changed}
+            await self._take_in(index, now | changed.files, listed.stamps.long | changed.long, sandbox)
+        self._followed = index.revision, listed.stamps
+
+    async def _take_in(
+        self, index: Index, stamps: Mapping[str, str], long: Collection[str], sandbox: Sandbox,
+        gone: Collection[str] | None = None,
+    ) -> None:  # fmt: skip
+        """Files with their stamps, and those that are `gone`; without these, the others are."""
         now = {
             path: stamp
-            for path, stamp in stamps.files.items()
-            if index.store.grams or (is_code(path) and path not in stamps.long)
-        }
+            for path, stamp in stamps.items()
+            if index.store.grams or (is_code(path) and path not in long)
+        }  # fmt: skip
 
         async def data_of(path: str) -> bytes | None:
             try:
@@ -203,15 +243,16 @@ class Indexed:
                 return None  # gone meanwhile, or grown too long
 
         stale = await asyncio.to_thread(index.stale, now)
-        read: list[tuple[str, bytes | None]] = []
+        read: list[tuple[str, bytes | None]] = [(path, None) for path in gone or ()]
+        if gone is not None and not (stale or gone):
+            return
         for start in range(0, max(len(stale), 1), _AT_ONCE):
             some = stale[start : start + _AT_ONCE]
             read += zip(some, await asyncio.gather(*map(data_of, some)), strict=True)
             size = sum(len(data or b"") for _, data in read)
             if start + _AT_ONCE >= len(stale) or len(read) >= _TOGETHER or size > _TOGETHER_BYTES:
-                await asyncio.to_thread(index.update, now, read)
+                await asyncio.to_thread(index.update, now, read, whole=gone is None)
                 read = []
-        return stamps
 
 
 _INDEXES: WeakKeyDictionary[Sandbox, Indexed] = WeakKeyDictionary()

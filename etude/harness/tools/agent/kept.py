@@ -20,15 +20,15 @@ from itertools import takewhile
 from pathlib import Path
 
 from etude.environments.base import Sandbox
-from etude.harness.tools.agent.listing import GIT
-from etude.harness.tools.agent.stamps import LISTING_BYTES, Stamps, stamps_of
+from etude.harness.tools.agent.listing import GIT, is_text, naming
+from etude.harness.tools.agent.stamps import LISTING_BYTES, LOOK, Stamps, stamps_of, told_of
 from etude.harness.tools.base import ToolConfig
 from etude.host import beneath
 from etude.host.watch import Watch
 
 _MOST_NEW, _MOST_CHANGED, _MOST_LINKED = 50, 1000, 200
 _UP = 12
-OUTDATED = 4
+OUTDATED, _SOME_GONE = 4, 123
 _DECIDING = f"""
 h="${{XDG_CONFIG_HOME:-$HOME/.config}}/git"
 if top=$({GIT} rev-parse --show-cdup 2>/dev/null); then
@@ -56,7 +56,7 @@ that git ignores. It also lists, as if ignored, those in which every file is: wh
 
 @dataclass(frozen=True)
 class Listed:
-    """`stamps` as they were, and the files that may have changed or come since; all of those are to be read."""
+    """`stamps` as they were, and the files that may have changed, come or gone since; all of those are to be read."""
 
     stamps: Stamps
     changed: frozenset[str]
@@ -99,6 +99,20 @@ class Kept:
             raise OSError(f"{self._directory} is not the directory that is watched")
         return self._listed
 
+    async def looked(self, listed: Listed, sandbox: Sandbox, config: ToolConfig) -> Stamps | None:
+        """The stamps of what may have changed, as it is now; None where `listed` is not so any more."""
+        named = naming(sorted(listed.changed))
+        if named is None:
+            return None
+        prints, env = named
+        done = await sandbox.exec(
+            f"{self.check}; date +%s; {{ {prints}; }} | {{ unset {' '.join(env)}; {LOOK}; }}",
+            timeout_s=config.command_timeout_s, env=env, max_output_bytes=LISTING_BYTES,
+        )  # fmt: skip
+        if done.exit_code not in (0, _SOME_GONE) or done.log_path or not done.output[:1].isdigit():
+            return None
+        return told_of(done.output)
+
     async def _swept(self, sandbox: Sandbox, config: ToolConfig) -> Listed:
         self.sweeps += 1
         said = await sandbox.exec(_DECIDING, timeout_s=config.command_timeout_s, max_output_bytes=LISTING_BYTES)
@@ -112,7 +126,7 @@ class Kept:
         deciding = _stamped(self._deciding)
         first = await sandbox.exec(deciding, timeout_s=config.command_timeout_s, max_output_bytes=LISTING_BYTES)
         self._expected = first.output.decode("utf-8", "surrogateescape").rstrip("\n")
-        if not _is_text(self.check):
+        if not is_text(self.check):
             raise OSError("a file that decides has a name that is no text")
         stamps = await stamps_of(sandbox, config)
         if len(stamps.linked) > _MOST_LINKED:
@@ -143,13 +157,13 @@ class Kept:
         if new and self._named_by != "none":
             names = " ".join(map(shlex.quote, new))
             command = f"{GIT} --literal-pathspecs ls-files -coz --exclude-standard -- {names}"
-            if self._named_by != "git" or not _is_text(command):
+            if self._named_by != "git" or not is_text(command):
                 return None
             done = await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=LISTING_BYTES)
             if done.exit_code != 0 or done.log_path:
                 return None
             new = [os.fsdecode(name) for name in done.output.split(b"\0") if name]
-        return Listed(listed.stamps, ((listed.changed | (changed & known)) - gone).union(new))
+        return Listed(listed.stamps, (listed.changed | (changed & known)).union(new))
 
 
 def _stamped(paths: Sequence[str]) -> str:
@@ -166,11 +180,3 @@ def _included(told: Sequence[str]) -> list[str]:
         folder = posixpath.dirname(origin.removeprefix("file:"))
         found.append(posixpath.join(root, folder, said.partition("\n")[2]))
     return found
-
-
-def _is_text(command: str) -> bool:
-    try:
-        command.encode()
-    except UnicodeEncodeError:  # a name that is none
-        return False
-    return True

@@ -1,13 +1,16 @@
 """Which files there are to be searched: those git would keep, or where there is no git, all but its own.
 
-Owns the listing and the form of a glob, for grep, glob, codebase_search and read_lints alike, so that all of them look
-at the same files. It is always made the same way, whatever programs the machine has.
+Owns the listing, how files are named to a command, and the form of a glob, for grep, glob, codebase_search and
+read_lints alike, so that all of them look at the same files. It is always made the same way, whatever programs the
+machine has.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
+from collections.abc import Sequence
 
 from etude.environments.base import Sandbox
 from etude.harness.tools.base import ToolConfig, ToolError, overdue, relative
@@ -15,6 +18,10 @@ from etude.harness.tools.base import ToolConfig, ToolError, overdue, relative
 GIT = r"GIT_NO_LAZY_FETCH=1 git -c safe.directory=\* -c core.fsmonitor=false -c core.hooksPath=/dev/null"
 """The workspace may belong to another user than the agent's; and nobody is asked, so no program runs that its config
 names."""
+
+
+_WORD_BYTES, _MOST_WORDS = 100_000, 8
+_PLAIN = re.compile(r"[\w./+][\w./+-]*", re.ASCII)
 
 
 def listing(path: str, glob: str | None = None) -> str:
@@ -45,6 +52,35 @@ async def files(sandbox: Sandbox, config: ToolConfig, path: str, glob: str | Non
     if done.timed_out or done.log_path:
         raise ToolError("there are too many files; name a directory")
     return [name for name in done.output.decode("utf-8", "surrogateescape").split("\0") if name]
+
+
+def naming(paths: Sequence[str]) -> tuple[str, dict[str, str]] | None:
+    """Shell, with its environment, that prints these paths, a NUL after each; None where they are too many, or one is
+    no text. A directory is named once for the files that follow each other in it, and Linux takes 128 KiB in one word
+    of an environment: so there is room for thousands."""
+    words, size = [[""]], 0
+    for folder, names in itertools.groupby(paths, key=lambda path: path.rpartition("/")[0]):
+        inside = f"{folder}/" if folder and _PLAIN.fullmatch(folder) else ""
+        for number, name in enumerate(names):
+            if size > _WORD_BYTES:
+                words.append([])
+                size, number = 0, 0
+            word = ("" if number else f"\nprintf '{inside}%s\\0'") + " " + shlex.quote(name.removeprefix(inside))
+            words[-1].append(word)
+            size += len(word.encode("utf-8", "replace"))
+    env = {f"etude_{number}": "".join(each).lstrip() for number, each in enumerate(words)}
+    if len(env) > _MOST_WORDS or not all(map(is_text, env.values())):
+        return None
+    return "; ".join(f'eval "${name}"' for name in env), env
+
+
+def is_text(word: str) -> bool:
+    """Whether a command can hold it: a name may be of bytes that are none."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def expression(glob: str, path: str = ".") -> str:
