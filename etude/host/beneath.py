@@ -23,7 +23,7 @@ from typing import BinaryIO
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PIECE = 1 << 20
-_DEPTH, _ENTRIES = 100, 16_000_000
+_DEPTH, _ENTRIES, _MOST_OPEN = 100, 16_000_000, 200
 
 
 def read(root: Path, path: str, most_bytes: int, *, alone: bool = False) -> bytes:
@@ -172,9 +172,9 @@ def opened(root: Path, path: str = "") -> Generator[int]:
         os.close(handle)
 
 
-def each_folder(root: Path, folders: Iterable[str]) -> Iterator[tuple[str, int | None]]:
-    """Each with its handle, which is open until the next is given; None for what is gone, or leads through a link.
-    Those below a directory that was given before them are opened from there."""
+def each_folder(root: Path, folders: Iterable[str]) -> Iterator[tuple[str, int | OSError]]:
+    """Each with its handle, which is open until the next is asked for, or with what is wrong: it is gone, or a link
+    leads to it. Those below a directory that was given before them are opened from there, while it is not too deep."""
     with opened(root) as top:
         chain: list[tuple[str, int]] = [("", top)]
         try:
@@ -187,8 +187,10 @@ def each_folder(root: Path, folders: Iterable[str]) -> Iterator[tuple[str, int |
                         deeper = os.open(part, _DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
                         chain.append((f"{here}/{part}".lstrip("/"), deeper))
                     yield folder, chain[-1][1]
-                except OSError:
-                    yield folder, None
+                except OSError as error:
+                    yield folder, error
+                while len(chain) > _MOST_OPEN:
+                    os.close(chain.pop()[1])
         finally:
             for _, handle in chain[1:]:
                 os.close(handle)

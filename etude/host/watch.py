@@ -53,26 +53,32 @@ class Watch:
             pass
         self.covered.clear()
         waiting = [""]
-        while waiting:
-            folder = waiting.pop()
-            waiting += self.add(folder, but)
+        for folder, handle in beneath.each_folder(self._root, _taken_from(waiting)):
+            if (watched := self._watch(folder, handle)) is None:
+                continue
+            with os.scandir(watched) as entries:
+                inside = [f"{folder}/{each.name}".lstrip("/") for each in entries if _is_folder(each)]
+            waiting += [each for each in inside if each not in but]
 
-    def add(self, folder: str, but: Collection[str] = ()) -> list[str]:
-        """Watch one directory; those in it. What is gone, or a link, is not watched: its parent tells."""
-        try:
-            with beneath.opened(self._root, folder) as handle:
-                if os.fstat(handle).st_dev != self._device:
-                    raise OSError(f"{folder} is of another file system")
-                number = self._libc.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % handle, _WATCHED)
-                if number < 0 or len(self.covered) >= MOST_FOLDERS:
-                    raise OSError(ctypes.get_errno(), f"{folder} cannot be watched")
-                self._folders[number] = folder
-                self.covered.add(folder)
-                with os.scandir(handle) as entries:
-                    inside = [f"{folder}/{each.name}".lstrip("/") for each in entries if _is_folder(each)]
-                return [each for each in inside if each not in but]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+    def add(self, folder: str) -> None:
+        """Watch one directory."""
+        for _, handle in beneath.each_folder(self._root, [folder]):
+            self._watch(folder, handle)
+
+    def _watch(self, folder: str, handle: int | OSError) -> int | None:
+        """Its handle; None for what is gone, or a link, and is not watched: its parent tells."""
+        if isinstance(handle, FileNotFoundError | NotADirectoryError):
+            return None
+        if isinstance(handle, OSError):
+            raise handle
+        if os.fstat(handle).st_dev != self._device:
+            raise OSError(f"{folder} is of another file system")
+        number = self._libc.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % handle, _WATCHED)
+        if number < 0 or len(self.covered) >= MOST_FOLDERS:
+            raise OSError(ctypes.get_errno(), f"{folder} cannot be watched")
+        self._folders[number] = folder
+        self.covered.add(folder)
+        return handle
 
     def changed(self) -> set[str] | None:
         """Paths of files that came, went or may be other than at the last call; None: anything may be."""
@@ -128,3 +134,9 @@ def _number(folder: Path) -> tuple[int, int]:
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     return entry.name != ".git" and entry.is_dir(follow_symlinks=False)
+
+
+def _taken_from(waiting: list[str]) -> Iterator[str]:
+    """The last first: what was found in a directory comes right after it."""
+    while waiting:
+        yield waiting.pop()

@@ -141,14 +141,15 @@ class Corpus:
 
     # --- vectors ------------------------------------------------------------------------------------------------------
 
-    def near(
-        self, question: Vectors, above: float, vectors: Callable[[Sequence[int]], Mapping[int, Vectors]]
-    ) -> tuple[Places, Floats]:
-        """The pieces whose cosine with a question is above a bound, and that; `vectors` has them by contents."""
+    def embed(self, width: int, vectors: Callable[[Sequence[int]], Mapping[int, Vectors]]) -> None:
+        """Read the vectors of the files that came since the last time; `vectors` has them by contents."""
         while self._embedded < len(self.paths):
             some = slice(self._embedded, self._embedded + _TOGETHER)
-            self._vectors.append(self._in_order(vectors, some, question.shape[1]))
+            self._vectors.append(self._in_order(vectors, some, width))
             self._embedded = min(some.stop, len(self.paths))
+
+    def near(self, question: Vectors, above: float) -> tuple[Places, Floats]:
+        """The pieces whose cosine with a question is above a bound, and that."""
         return cosines(self._vectors, question, above)
 
     def _in_order(self, vectors: Callable[[Sequence[int]], Mapping[int, Vectors]], files: slice, width: int) -> Vectors:

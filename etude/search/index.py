@@ -168,9 +168,8 @@ class Index:
             corpus = self._brought_up()
             near = None
             if asked is not None and (embedder := self._embedder) is not None:
-                near = corpus.near(
-                    asked, weights.near_from, lambda contents: self.store.vectors(embedder.identity, contents)
-                )
+                corpus.embed(asked.shape[1], lambda contents: self.store.vectors(embedder.identity, contents))
+                near = corpus.near(asked, weights.near_from)
             return rank(corpus, question, self.store.find, limit, under, weights, near)
 
         return self._mended(search)
@@ -198,7 +197,7 @@ class Index:
 
     @property
     def revision(self) -> int:
-        """A number that changes with what is known of the files. Ask it after `having`, which looks at the store."""
+        """A number that changes with what is known of the files. Ask it after a question, which looks at the store."""
         return self._revision
 
     # --- inside -------------------------------------------------------------------------------------------------------

@@ -112,19 +112,19 @@ def build(
     many of how many files are read. What is `shared` of them is not made anew."""
     root = root_of(directory)
     index = Index(store, str(root), said, embedder, shared)
-    there, read = _brought_up(index, root, on_read)
+    there = listing(root)
+    read = _bring_up(index, root, there, on_read)
     if index.renewed:  # what was known before is lost
-        there, _ = _brought_up(index, root, on_read)
+        _bring_up(index, root, there, on_read)
     version, made = index_version(embedder), (index.taken, index.fetched, index.embedded)
     return Built(str(root), there.commit, len(there.stamps), there.too_long, read, *made, store.size(), version)
 
 
-def _brought_up(index: Index, root: Path, on_read: Callable[[int, int], None] = _quiet) -> tuple[Listing, int]:
-    """What there is, and how many files were read."""
-    there = listing(root)
+def _bring_up(index: Index, root: Path, there: Listing, on_read: Callable[[int, int], None] = _quiet) -> int:
+    """How many files were read."""
     stale = index.stale(there.stamps)
     index.update(there.stamps, _read(root, stale, on_read), there.commit)
-    return there, len(stale)
+    return len(stale)
 
 
 def status(
@@ -153,7 +153,7 @@ def search(
     index = Index(store, str(root), said, embedder)
     for _ in range(_TRIES):
         renewed = index.renewed
-        _brought_up(index, root)
+        _bring_up(index, root, listing(root))
         hits = index.search(question, limit)
         if index.renewed == renewed:
             break
@@ -185,7 +185,7 @@ def listing(root: Path) -> Listing:
         names.setdefault(folder, []).append(name)
     for folder, handle in beneath.each_folder(root, sorted(names)):
         for name in names[folder]:
-            found = _stat(name, handle) if handle is not None else None
+            found = _stat(name, handle) if isinstance(handle, int) else None
             if found is None or not stat.S_ISREG(found.st_mode):
                 continue
             path = f"{folder}/{name}" if folder else name

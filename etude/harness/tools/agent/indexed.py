@@ -81,12 +81,25 @@ class Indexed:
     async def _asked(
         self, index: Index, sandbox: Sandbox, config: ToolConfig, question: str, limit: int, under: str
     ) -> Answered:
+        def asked() -> tuple[list[Hit], tuple[int, int]]:
+            hits = index.search(question, limit, under)
+            return hits, (index.revision, index.renewed)
+
         while True:
-            renewed = index.renewed
-            long = await self._update(index, sandbox, config)
-            hits = await asyncio.to_thread(index.search, question, limit, under)
-            if index.renewed == renewed:
-                return Answered(hits, sum(f"{path}/".startswith(f"{under}/" if under else "") for path in long))
+            # of what the index has, while the sandbox looks at its files: where nothing has changed, that is the answer
+            early = asyncio.create_task(asyncio.to_thread(asked))
+            try:
+                listed, looked = await self._looked(sandbox, config)
+            finally:
+                await asyncio.wait([early])
+            hits, known = early.result()
+            long = await self._take_in_all(index, listed, looked, sandbox)
+            if known != (index.revision, index.renewed):
+                known = index.renewed
+                hits = await asyncio.to_thread(index.search, question, limit, under)
+                if index.renewed != known:
+                    continue
+            return Answered(hits, sum(f"{path}/".startswith(f"{under}/" if under else "") for path in long))
 
     async def narrowed(
         self, sandbox: Sandbox, config: ToolConfig, pattern: str, ignore_case: bool, path: str, glob: str | None
@@ -197,33 +210,31 @@ class Indexed:
         self._index = Index(Store(None), WORKSPACE, self._said, self._embedder)
         return self._index
 
-    async def _update(self, index: Index, sandbox: Sandbox, config: ToolConfig) -> Collection[str]:
-        """Bring it up to the files as they are now; those that are too long for it."""
+    async def _looked(self, sandbox: Sandbox, config: ToolConfig) -> tuple[Listed | None, Stamps]:
+        """What is known of the files and what may have changed of them, as it is now; or all there is."""
         for _ in range(_TRIES):
-            known = asyncio.create_task(asyncio.to_thread(index.paths))  # read while the sandbox looks at its files
-            try:
-                listed = await self._listed_now(sandbox, config)
-            finally:
-                await known
+            listed = await self._listed_now(sandbox, config)
             if listed is None or self._kept is None:
                 break
-            changed = await self._kept.looked(listed, sandbox, config)
-            if changed is not None:
-                await self._follow(index, listed, changed, sandbox)
-                return (listed.stamps.long - listed.changed) | changed.long
+            if (changed := await self._kept.looked(listed, sandbox, config)) is not None:
+                return listed, changed
             self._kept.forget()
-        stamps = await stamps_of(sandbox, config)
-        await self._take_in(index, stamps.files, stamps.long, sandbox)
-        return stamps.long
+        return None, await stamps_of(sandbox, config)
 
-    async def _follow(self, index: Index, listed: Listed, changed: Stamps, sandbox: Sandbox) -> None:
-        """Take in what has changed; all where the index is not known to have what was listed."""
+    async def _take_in_all(
+        self, index: Index, listed: Listed | None, looked: Stamps, sandbox: Sandbox
+    ) -> Collection[str]:
+        """Bring the index up to that; the files that are too long for it."""
+        if listed is None:
+            await self._take_in(index, looked.files, looked.long, sandbox)
+            return looked.long
         if self._followed is not None and self._followed[0] == index.revision and self._followed[1] is listed.stamps:
-            await self._take_in(index, changed.files, changed.long, sandbox, listed.changed - changed.files.keys())
+            await self._take_in(index, looked.files, looked.long, sandbox, listed.changed - looked.files.keys())
         else:
             now = {path: stamp for path, stamp in listed.stamps.files.items() if path not in listed.changed}
-            await self._take_in(index, now | changed.files, listed.stamps.long | changed.long, sandbox)
+            await self._take_in(index, now | looked.files, listed.stamps.long | looked.long, sandbox)
         self._followed = index.revision, listed.stamps
+        return (listed.stamps.long - listed.changed) | looked.long
 
     async def _take_in(
         self, index: Index, stamps: Mapping[str, str], long: Collection[str], sandbox: Sandbox,

@@ -10,6 +10,7 @@ was made after all files were looked at, in a directory that is not watched.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import posixpath
 import shlex
@@ -122,7 +123,7 @@ class Kept:
         self._named_by, *files = takewhile(bool, told)
         files += _included(list(takewhile(bool, told)))
         self._deciding = sorted({posixpath.normpath(each) for each in files})
-        self._watch.cover({each.rstrip("/") for each in told if each.endswith("/")})
+        await asyncio.to_thread(self._watch.cover, {each.rstrip("/") for each in told if each.endswith("/")})
         deciding = _stamped(self._deciding)
         first = await sandbox.exec(deciding, timeout_s=config.command_timeout_s, max_output_bytes=LISTING_BYTES)
         self._expected = first.output.decode("utf-8", "surrogateescape").rstrip("\n")

@@ -5,7 +5,6 @@ Owns `Stamps`, `TooMany` and `stamps_of`: one command that looks at all files th
 
 from __future__ import annotations
 
-import posixpath
 import stat
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -41,9 +40,9 @@ class Stamps:
     @cached_property
     def folders(self) -> set[str]:
         """The directories they are in."""
-        found = {posixpath.dirname(path) for path in (*self.files, *self.others)}
+        found = {path.rpartition("/")[0] for path in (*self.files, *self.others)}
         for folder in list(found):
-            while (folder := posixpath.dirname(folder)) and folder not in found:
+            while (folder := folder.rpartition("/")[0]) and folder not in found:
                 found.add(folder)
         return found
 
