@@ -17,8 +17,8 @@ model, no router loss, one optimizer step a batch of fresh samples (so the ratio
 AdamW at a constant rate, all cores for torch; all else is TRL's default (DAPO loss, rewards scaled by the group's
 deviation). Micro-batches of 16 rows, padded by TRL to the longest of the step.
 
-Started by quickstart_vs_trl.py; its wall budget begins with the first dispatch and ends with the first optimizer step
-past it.
+Started by quickstart_vs_trl.py, and by gpu/session.py to compute on a GPU; its wall budget begins with the first
+dispatch and ends with the first optimizer step past it.
 """
 
 from __future__ import annotations
@@ -153,10 +153,10 @@ class Budget(TrainerCallback):
             control.should_training_stop = True
 
 
-def grpo_config(config: RunConfig, lr: float, directory: Path) -> GRPOConfig:
+def grpo_config(config: RunConfig, lr: float, directory: Path, on_cpu: bool) -> GRPOConfig:
     rollouts, group = config.rollouts.groups_per_step * config.groups.size, config.groups.size
     return GRPOConfig(
-        output_dir=str(directory), use_cpu=True, seed=config.seed, report_to="none", save_strategy="no",
+        output_dir=str(directory), use_cpu=on_cpu, seed=config.seed, report_to="none", save_strategy="no",
         disable_tqdm=True, logging_steps=10_000, max_steps=1_000_000, shuffle_dataset=False,
         bf16=False, gradient_checkpointing=False, beta=0.0, router_aux_loss_coef=0.0,
         per_device_train_batch_size=MICRO_BATCH, gradient_accumulation_steps=rollouts // MICRO_BATCH,
@@ -165,7 +165,7 @@ def grpo_config(config: RunConfig, lr: float, directory: Path) -> GRPOConfig:
     )  # fmt: skip
 
 
-def train(config: RunConfig, lr: float, threads: int, directory: Path, out: Path) -> None:
+def train(config: RunConfig, lr: float, threads: int, directory: Path, out: Path, on_cpu: bool) -> None:
     torch.set_num_threads(threads)
     model = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)
     tokenizer = PreTrainedTokenizerFast(
@@ -174,7 +174,7 @@ def train(config: RunConfig, lr: float, threads: int, directory: Path, out: Path
     rollouts = Rollouts(config, Measured())
     trainer = GRPOTrainer(
         model=model,
-        args=grpo_config(config, lr, directory),
+        args=grpo_config(config, lr, directory, on_cpu),
         processing_class=tokenizer,
         train_dataset=Dataset.from_dict({"prompt": [str(index) for index in range(TASKS)]}),
         reward_funcs=given_reward,
@@ -196,10 +196,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--gpu", action="store_true", help="compute on the GPU, in fp32 as ours does; else on the CPU")
     options = parser.parse_args()
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     config = load_recipe(options.recipe, RunConfig, options.set)
-    train(config, options.lr, options.threads, options.directory, options.out)
+    train(config, options.lr, options.threads, options.directory, options.out, not options.gpu)
 
 
 if __name__ == "__main__":
