@@ -15,12 +15,11 @@ BESIDE = ("tokens_per_s", "samples_per_s", "scored_per_s", "solve_rate", "steps"
 
 def page_of(found: Mapping[str, Any], parts: Sequence[Part]) -> str:
     machine, told = found["machine"], found["parts"]
-    versions = ", ".join(
-        f"{name} {machine[name]}" for name in ("torch", "triton", "transformers", "trl") if machine[name]
-    )
+    packages = [f"{name} {machine[name]}" for name in ("torch", "triton", "transformers", "trl") if machine[name]]
+    where = ["no GPU" if found["small"] else machine["device"], *packages]
     lines = [
         "# A session on a GPU", "",
-        f"{found['started']}, commit {found['commit']}, {machine['device'] or 'no GPU'}, {versions}.", "",
+        f"{found['started']}, commit {found['commit']}, {', '.join(where)}.", "",
         *([NO_GPU, ""] if found["small"] else []),
         *([TINY_MODEL, ""] if "recipe" in told and found["model"] == TINY and not found["small"] else []),
         "| part | asks | outcome | seconds |", "|---|---|---|---|",
@@ -36,7 +35,7 @@ def page_of(found: Mapping[str, Any], parts: Sequence[Part]) -> str:
 
 
 NO_GPU = (
-    "**Nothing here is a measurement.** There was no GPU: kernels ran in Triton's interpreter and the recipe on the "
+    "**Nothing here is a measurement.** No GPU was used: kernels ran in Triton's interpreter and the recipe on the "
     "CPU, at small sizes. Where the outcome is *played small*, what the part checks before it times anything held."
 )
 TINY_MODEL = (

@@ -108,7 +108,8 @@ def agreement(base: Decoder, device: torch.device, options: argparse.Namespace) 
 def cost(config: ModelConfig, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
     """Each way to compute, one after the other, from the same weights and on the same batch."""
     figures: dict[str, Any] = {"refused": {}}
-    base, batch = scale.base_for(config), batch_of(config, options.cost_tokens)
+    base, batch = Decoder(config), batch_of(config, options.cost_tokens)
+    base.initialise(0)
     for kernels in KERNELS:
         for deterministic in (False, True):
             way = f"{kernels}_deterministic" if deterministic else kernels

@@ -8,9 +8,9 @@ fails, or runs past its deadline, is written down with its reason, and the sessi
 session.json, and the same as a page, results.md; what a part said is in PART.log beside them.
 
 `--model` is a checkpoint of Qwen3-0.6B for the recipe and for TRL; without one they train models/etude-tiny, which
-shows that the loop runs on the GPU and no more. Where torch sees no CUDA device it says what it would do on one, and
-then plays the parts small: kernels in Triton's interpreter, the recipe for two steps on the CPU. That proves programs
-and kernels; of speed it says nothing.
+shows that the loop runs on the GPU and no more. Where torch sees no CUDA device, or TRITON_INTERPRET=1 is set, it says
+what it would do on one, and then plays the parts small: kernels in Triton's interpreter, the recipe for two steps on
+the CPU. That proves programs and kernels; of speed it says nothing.
 
 The last line is one JSON object, session.json. The exit status is 1 where a part failed.
 """
@@ -43,6 +43,7 @@ from etude.rollouts.lines import whole  # noqa: E402
 GRACE_S = 30.0
 """For a part that is asked to end: a run closes its sandboxes and its Ray."""
 LOOK_S = 120.0
+WITHOUT_GPU = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def play(command: Sequence[str], variables: Mapping[str, str], log: Path, deadline_s: float) -> str | None:
@@ -99,7 +100,7 @@ def record_of(part: Part, given: Given, deadline_s: float) -> dict[str, Any]:
         return {"outcome": "left out", "reason": reason}
     command, log = part.command(given), given.out / f"{part.name}.log"
     started = time.monotonic()
-    wrong = play(command, part.variables | ({"TRITON_INTERPRET": "1"} if given.small else {}), log, deadline_s)
+    wrong = play(command, {**part.variables, **(WITHOUT_GPU if given.small else {})}, log, deadline_s)
     spent = {"seconds": round(time.monotonic() - started, 1), "deadline_s": round(deadline_s)}
     found: dict[str, Any] = {**spent, "command": shlex.join(command), "figures": {}}
     try:
@@ -142,7 +143,8 @@ def given_to(options: argparse.Namespace, about: dict[str, Any], deadline_s: flo
 
 def say_plan(parts: Sequence[Part], options: argparse.Namespace, about: dict[str, Any]) -> None:
     """What would be done on a GPU, and how long each part would have at the least."""
-    print("torch sees no CUDA device. On one this would be played:")
+    why = "torch sees no CUDA device" if about["machine"]["device"] is None else "TRITON_INTERPRET=1 is set"
+    print(f"No GPU is used: {why}. On one this would be played:")
     for part, deadline_s in shared_out(parts, time.monotonic() + 60 * options.minutes, small=False):
         if (reason := part.left_out(False)) is not None:
             print(f"  {part.name}: left out: {reason}")

@@ -29,6 +29,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import torch
 from datasets import Dataset
 from measure import Measured, training_task
@@ -148,9 +149,13 @@ class Budget(TrainerCallback):
             f"TRL step {state.global_step}: {measured.elapsed():.0f} s, solve rate {curve[-1][1] if curve else 0:.3f}",
             flush=True,
         )
-        if measured.elapsed() >= 60 * self.minutes:
-            measured.write(self.out, threads=torch.get_num_threads(), lr=args.learning_rate)
-            control.should_training_stop = True
+        measured.write(self.out, threads=torch.get_num_threads(), lr=args.learning_rate)  # it may be ended any time
+        control.should_training_stop = measured.elapsed() >= 60 * self.minutes
+
+
+def prompts() -> Dataset:
+    """Named by us: datasets 5.2 makes a name of what a table pickles to, and with pyarrow 26 none can be pickled."""
+    return Dataset(pyarrow.table({"prompt": [str(index) for index in range(TASKS)]}), fingerprint="prompts")
 
 
 def grpo_config(config: RunConfig, lr: float, directory: Path, on_cpu: bool) -> GRPOConfig:
@@ -176,7 +181,7 @@ def train(config: RunConfig, lr: float, threads: int, directory: Path, out: Path
         model=model,
         args=grpo_config(config, lr, directory, on_cpu),
         processing_class=tokenizer,
-        train_dataset=Dataset.from_dict({"prompt": [str(index) for index in range(TASKS)]}),
+        train_dataset=prompts(),
         reward_funcs=given_reward,
         rollout_func=rollouts,
         callbacks=[Budget(rollouts, config.rollouts.max_minutes, out)],

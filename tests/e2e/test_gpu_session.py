@@ -15,6 +15,8 @@ import parts
 import session
 from page import page_of
 
+from etude.rollouts.plan.machines import KNOWN
+
 pytestmark = pytest.mark.timeout(400)
 NAMES = [part.name for part in parts.PARTS]
 
@@ -26,9 +28,9 @@ def started(out, *arguments):
     )
 
 
-def ended(process):
+def ended(process, within_s=380):
     try:
-        said, _ = process.communicate(timeout=380)
+        said, _ = process.communicate(timeout=within_s)
     finally:
         process.kill()
     return process.returncode, said
@@ -47,13 +49,13 @@ def part_of(process, name, within_s=120.0):
 
 
 def test_a_part_that_is_killed_is_written_down_and_the_next_is_played(tmp_path):
-    process = started(tmp_path / "out", "--parts", "moe_decode", "deltas", "prime_rl")
-    part_of(process, "moe_decode.py").kill()
+    process = started(tmp_path / "out", "--parts", "low_precision", "deltas", "prime_rl")
+    part_of(process, "low_precision.py").kill()
     status, said = ended(process)
     assert status == 1, said
     found = json.loads(said.splitlines()[-1])
     assert found == json.loads((tmp_path / "out/session.json").read_text())
-    killed, played, left_out = (found["parts"][name] for name in ("moe_decode", "deltas", "prime_rl"))
+    killed, played, left_out = (found["parts"][name] for name in ("low_precision", "deltas", "prime_rl"))
     assert (killed["outcome"], killed["reason"], killed["figures"]) == ("failed", "was ended by SIGKILL", {})
     assert played["outcome"] == "played small" and 0 < played["figures"]["changed"] < 1
     assert "interpreter" in played["figures"]["device"]
@@ -71,13 +73,12 @@ def test_a_part_past_its_deadline_is_ended_and_so_is_a_session_that_is_asked_to(
     status, said = ended(started(tmp_path / "late", "--parts", "low_precision", "--minutes", "0.01"))
     told = json.loads(said.splitlines()[-1])["parts"]["low_precision"]
     assert status == 1 and told["reason"] == "ran past its deadline of 1 s, and was ended"
-    assert told["seconds"] < 1 + session.GRACE_S
-    process = started(tmp_path / "stopped", "--parts", "moe_decode", "deltas")
-    part = part_of(process, "deltas.py")
+    process = started(tmp_path / "stopped", "--parts", "deltas", "plan")
+    part = part_of(process, "--dry-run")
     process.terminate()
     status, said = ended(process)
     assert status == 1 and "stopped; what was found so far is in" in said and not part.is_running()
-    assert [*json.loads((tmp_path / "stopped/session.json").read_text())["parts"]] == ["moe_decode"]
+    assert [*json.loads((tmp_path / "stopped/session.json").read_text())["parts"]] == ["deltas"]
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
@@ -132,6 +133,7 @@ def test_the_page_of_a_gpu_says_which_aims_are_met_and_puts_the_recipe_beside_tr
 def test_each_part_has_a_command_for_a_gpu(tmp_path):
     """That its options are there, the programs' own parsers say, which end before they look for a GPU."""
     given = parts.Given(tmp_path, parts.TINY, 10.0, False, "NVIDIA H200")
+    assert set(parts.ACCELERATORS) == set(KNOWN)
     assert given.accelerator == "h200" and given._replace(device="NVIDIA L4").accelerator == "h100"
     for part in parts.PARTS:
         if part.left_out(False) is None and "benchmarks/gpu" in " ".join(command := part.command(given)):
@@ -140,8 +142,9 @@ def test_each_part_has_a_command_for_a_gpu(tmp_path):
 
 
 @pytest.mark.proof(65)
+@pytest.mark.timeout(1200)
 def test_all_parts_are_played_small(tmp_path):
-    status, _ = ended(started(tmp_path / "out"))
+    status, _ = ended(started(tmp_path / "out", "--minutes", "120"), 1100)
     told = json.loads((tmp_path / "out/session.json").read_text())["parts"]
     assert status == 0, {name: each.get("reason") for name, each in told.items()}
     assert [*told] == NAMES
