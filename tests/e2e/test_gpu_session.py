@@ -130,15 +130,18 @@ def test_the_page_of_a_gpu_says_which_aims_are_met_and_puts_the_recipe_beside_tr
     assert "1.5 million" not in page_of({**found, "model": "/my/model"}, parts.PARTS)
 
 
-def test_each_part_has_a_command_for_a_gpu(tmp_path):
-    """That its options are there, the programs' own parsers say, which end before they look for a GPU."""
+def test_what_is_asked_of_a_gpu_is_understood_and_refused_without_one(tmp_path):
+    """Options are read before a device is looked for."""
     given = parts.Given(tmp_path, parts.TINY, 10.0, False, "NVIDIA H200")
     assert set(parts.ACCELERATORS) == set(KNOWN)
     assert given.accelerator == "h200" and given._replace(device="NVIDIA L4").accelerator == "h100"
-    for part in parts.PARTS:
-        if part.left_out(False) is None and "benchmarks/gpu" in " ".join(command := part.command(given)):
-            done = subprocess.run([*command, "--help"], cwd=ROOT, env=variables(), capture_output=True, timeout=120)
-            assert done.returncode == 0, done.stderr
+    environment = {name: value for name, value in variables(CUDA_VISIBLE_DEVICES="").items() if "TRITON" not in name}
+    commands = [part.command(given) for part in parts.PARTS if part.left_out(False) is None]
+    ours = [command for command in commands if command[1].startswith("benchmarks/gpu/")]
+    assert len(ours) == 5
+    for command in ours:
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stdout) == (1, "") and "needs a CUDA device" in done.stderr, done.stderr
 
 
 @pytest.mark.proof(65)
