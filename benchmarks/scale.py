@@ -46,6 +46,7 @@ from reads import Reads
 from torch import Tensor
 
 from etude.kernels.choice import choose
+from etude.kernels.devices import put
 from etude.kernels.interface import Name
 from etude.models.config import LatentConfig, ModelConfig
 from etude.models.decoder import Decoder
@@ -114,7 +115,7 @@ def trainer_for(base: Decoder, kernels: Name, copied: bool = True, **changes: An
 
 def gradients(trainer: Trainer, batch: Batch, pieces: Sequence[Batch] = ()) -> dict[str, Tensor]:
     """Of a whole batch, by name; and the loss."""
-    shares = torch.from_numpy(shares_of(batch, trainer.config.loss))
+    shares = put(shares_of(batch, trainer.config.loss), trainer.placement.device)
     loss = sum(result.sums["loss"] for result in trainer.forward_backward(list(pieces) or [batch], shares))
     leaves = trainer.trained.leaves.items()
     found = {name: leaf.grad.clone() for name, leaf in leaves if leaf.grad is not None}

@@ -16,7 +16,7 @@ import json
 from typing import Any
 
 import torch
-from timing import flushed, median_ms, require_gpu
+from timing import device_name, flushed, median_ms, open_device
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=128)
     parser.add_argument("--context", type=int, default=4096)
     options = parser.parse_args()
-    device = require_gpu()
+    device = open_device()
     from etude.kernels.triton_invariant import linear, rms_norm
 
     torch.manual_seed(0)
@@ -98,7 +98,7 @@ def main() -> None:
     figures |= check_bits(torch.randn(256, options.width, device=device, dtype=torch.bfloat16), weight)
     for name, figure in figures.items():
         print(f"{name:32} {figure:10.2f}")
-    print(json.dumps({"device": torch.cuda.get_device_name(), **vars(options), **figures}))
+    print(json.dumps({"device": device_name(), **vars(options), **figures}))
 
 
 if __name__ == "__main__":

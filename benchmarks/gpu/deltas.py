@@ -18,7 +18,7 @@ import time
 
 import numpy as np
 import torch
-from timing import flushed, median_ms, require_gpu
+from timing import device_name, flushed, median_ms, open_device
 from torch import Tensor
 
 from etude.weights import rice
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--elements", type=int, default=1 << 28)
     parser.add_argument("--lr", type=float, default=3e-6)
     options = parser.parse_args()
-    device = require_gpu()
+    device = open_device()
     from etude.kernels.triton_deltas import find_changes
 
     master = torch.randn(options.elements, device=device) * 0.02
@@ -57,7 +57,7 @@ def main() -> None:
         "copy_gb_s": round(4e-6 * options.elements / copy_ms, 1),
         "find_share": round(copy_ms / find_ms, 3),
         "enc_GBps": round(2e-9 * options.elements / encode_s, 2),
-        "device": torch.cuda.get_device_name(),
+        "device": device_name(),
     }
     for name, value in figures.items():
         print(f"{name:12} {value}")

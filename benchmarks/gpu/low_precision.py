@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from timing import flushed, median_ms, require_gpu
+from timing import device_name, flushed, median_ms, open_device
 from torch import Tensor
 
 
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--expert-width", type=int, default=2048)
     options = parser.parse_args()
-    device = require_gpu()
+    device = open_device()
     from etude.kernels.groups import Groups
 
     torch.manual_seed(0)
@@ -111,7 +111,7 @@ def main() -> None:
     figures = quantise_figures(x, groups, flush) | product_figures(x, weight / 64, grad, ends, flush)
     for name, figure in figures.items():
         print(f"{name:32} {figure:10.2f}")
-    result: dict[str, Any] = {"device": torch.cuda.get_device_name(), **vars(options), **figures}
+    result: dict[str, Any] = {"device": device_name(), **vars(options), **figures}
     print(json.dumps(result))
 
 

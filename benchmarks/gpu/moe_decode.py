@@ -17,7 +17,7 @@ import json
 from typing import Any
 
 import torch
-from timing import flushed, median_ms, require_gpu
+from timing import device_name, flushed, median_ms, open_device
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--expert-width", type=int, default=768)
     options = parser.parse_args()
-    device = require_gpu()
+    device = open_device()
     torch.manual_seed(0)
     flush = flushed(device)
     source, target = torch.empty_like(flush), torch.empty_like(flush)
@@ -82,7 +82,7 @@ def main() -> None:
         figures |= figures_of(tokens, options, device, flush)
     for name, figure in figures.items():
         print(f"{name:32} {figure:10.2f}")
-    result: dict[str, Any] = {"device": torch.cuda.get_device_name(), **vars(options), **figures}
+    result: dict[str, Any] = {"device": device_name(), **vars(options), **figures}
     print(json.dumps(result))
 
 

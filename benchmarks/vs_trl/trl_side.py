@@ -17,8 +17,8 @@ model, no router loss, one optimizer step a batch of fresh samples (so the ratio
 AdamW at a constant rate, all cores for torch; all else is TRL's default (DAPO loss, rewards scaled by the group's
 deviation). Micro-batches of 16 rows, padded by TRL to the longest of the step.
 
-Started by quickstart_vs_trl.py; its wall budget begins with the first dispatch and ends with the first optimizer step
-past it.
+Started by quickstart_vs_trl.py, and by gpu/session.py to compute on a GPU; its wall budget begins with the first
+dispatch and ends with the first optimizer step past it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import torch
 from datasets import Dataset
 from measure import Measured, training_task
@@ -148,15 +149,19 @@ class Budget(TrainerCallback):
             f"TRL step {state.global_step}: {measured.elapsed():.0f} s, solve rate {curve[-1][1] if curve else 0:.3f}",
             flush=True,
         )
-        if measured.elapsed() >= 60 * self.minutes:
-            measured.write(self.out, threads=torch.get_num_threads(), lr=args.learning_rate)
-            control.should_training_stop = True
+        measured.write(self.out, threads=torch.get_num_threads(), lr=args.learning_rate)  # it may be ended any time
+        control.should_training_stop = measured.elapsed() >= 60 * self.minutes
 
 
-def grpo_config(config: RunConfig, lr: float, directory: Path) -> GRPOConfig:
+def prompts() -> Dataset:
+    """Named by us: datasets 5.2 makes a name of what a table pickles to, and with pyarrow 26 none can be pickled."""
+    return Dataset(pyarrow.table({"prompt": [str(index) for index in range(TASKS)]}), fingerprint="prompts")
+
+
+def grpo_config(config: RunConfig, lr: float, directory: Path, on_cpu: bool) -> GRPOConfig:
     rollouts, group = config.rollouts.groups_per_step * config.groups.size, config.groups.size
     return GRPOConfig(
-        output_dir=str(directory), use_cpu=True, seed=config.seed, report_to="none", save_strategy="no",
+        output_dir=str(directory), use_cpu=on_cpu, seed=config.seed, report_to="none", save_strategy="no",
         disable_tqdm=True, logging_steps=10_000, max_steps=1_000_000, shuffle_dataset=False,
         bf16=False, gradient_checkpointing=False, beta=0.0, router_aux_loss_coef=0.0,
         per_device_train_batch_size=MICRO_BATCH, gradient_accumulation_steps=rollouts // MICRO_BATCH,
@@ -165,7 +170,7 @@ def grpo_config(config: RunConfig, lr: float, directory: Path) -> GRPOConfig:
     )  # fmt: skip
 
 
-def train(config: RunConfig, lr: float, threads: int, directory: Path, out: Path) -> None:
+def train(config: RunConfig, lr: float, threads: int, directory: Path, out: Path, on_cpu: bool) -> None:
     torch.set_num_threads(threads)
     model = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)
     tokenizer = PreTrainedTokenizerFast(
@@ -174,9 +179,9 @@ def train(config: RunConfig, lr: float, threads: int, directory: Path, out: Path
     rollouts = Rollouts(config, Measured())
     trainer = GRPOTrainer(
         model=model,
-        args=grpo_config(config, lr, directory),
+        args=grpo_config(config, lr, directory, on_cpu),
         processing_class=tokenizer,
-        train_dataset=Dataset.from_dict({"prompt": [str(index) for index in range(TASKS)]}),
+        train_dataset=prompts(),
         reward_funcs=given_reward,
         rollout_func=rollouts,
         callbacks=[Budget(rollouts, config.rollouts.max_minutes, out)],
@@ -196,10 +201,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--gpu", action="store_true", help="compute on the GPU, in fp32 as ours does; else on the CPU")
     options = parser.parse_args()
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     config = load_recipe(options.recipe, RunConfig, options.set)
-    train(config, options.lr, options.threads, options.directory, options.out)
+    train(config, options.lr, options.threads, options.directory, options.out, not options.gpu)
 
 
 if __name__ == "__main__":

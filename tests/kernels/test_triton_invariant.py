@@ -1,12 +1,16 @@
 """Products, norms and attention of one order: near torch's, and the same bits whatever else is computed with them."""
 
 import random
+import sys
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from proofs import one_of_each
 from torch.nn import functional as F
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks/gpu"))
+from timing import interpreted_dot
 
 from etude.errors import ConfigError
 
@@ -19,15 +23,8 @@ NEAR = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.bfloat16: {"rtol": 2e
 
 @pytest.fixture(autouse=True)
 def rows_apart(monkeypatch):
-    """On a device a row of a product depends on no other row. The interpreter's product is numpy's, which treats rows
-    by their place in the tile; here it is one that has the device's property, so that the kernels' own order is tested.
-    """
-
-    def dot(builder, a, b, d, *options):
-        product = np.einsum("ik,kj->ij", a.data, b.data, dtype=d.data.dtype, optimize=False)
-        return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
-
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)
+    """As on a device, so that the kernels' own order is tested."""
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", interpreted_dot)
 
 
 @pytest.fixture(autouse=True)
