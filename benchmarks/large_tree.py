@@ -3,17 +3,20 @@
     python benchmarks/large_tree.py [--files 50000] [--also DIRECTORY] [--at DIRECTORY]
 
 In a tree of Python's library and the packages beside it, and of the files below each --also. `cold_cpu_s_10k` is the
-CPU time of taking in 10,000 files; `first_query_ms` a question that a fresh process asks of a store that knows them
-all, with finding out that nothing has changed; `query_ms_p50` the later ones, with the same; `changed_ms` a question
-after 100 files were changed; `second_worktree_embeds` how many pieces a second worktree of the same commit embeds (it
-takes in no content either); `memory_mb` the largest size of the process that built. Times are CPU times of the process
-and wall times, since other work on the machine stretches the second alone. With `--at` the tree and its store are kept
-for the next run. The last line is one JSON object.
+CPU time of taking in 10,000 files; `second_worktree_embeds` how many pieces a second worktree of the same commit embeds
+(it takes in no content either); `memory_mb` the largest size of the process that built. Then a process that has just
+begun asks a store that knows all files: by the command (`command_ms`), and as an agent's session, which finds out by
+its sandbox what has changed: `first_query_ms` its first question, `query_ms_p50` the later ones, `answer_ms_p50` whole
+answers of `codebase_search`, `changed_ms` a question after 100 files were changed, and `changed_found` in how many of
+them it found that. Each time stands as the clock's and as CPU time of the process (`*_cpu_ms`, without the sandbox's
+part), since other work on the machine stretches the first alone. With `--at` the tree and its store are kept for the
+next run. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import resource
@@ -21,15 +24,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
 from searching.trees import directory, git, source_tree
 
-from etude.search import Index
-from etude.search.workspace import build, listing, open_store, search
+from etude.environments.local import WorkspaceConfig, open_workspace
+from etude.harness.tools import ToolConfig
+from etude.harness.tools.agent.codebase import CODEBASE_SEARCH
+from etude.harness.tools.agent.indexed import keep_on_disk
+from etude.search import Hit
+from etude.search.answer import FORM
+from etude.search.workspace import build, open_store, search
 
 _QUESTIONS = (
     "how is a header parsed", "where are sessions saved", "convert an array to another dtype",
@@ -40,52 +48,56 @@ _CHANGED = 100
 _Answer = TypeVar("_Answer")
 
 
-def timed(do: Callable[[], _Answer]) -> tuple[_Answer, float, float]:
-    """The answer, and the milliseconds of CPU and of the clock."""
+async def timed(done: Awaitable[_Answer]) -> tuple[_Answer, float, float]:
+    """The answer, and the milliseconds of this process's CPU and of the clock."""
     cpu, wall = time.process_time(), time.perf_counter()
-    answer = do()
+    answer = await done
     return answer, 1000 * (time.process_time() - cpu), 1000 * (time.perf_counter() - wall)
 
 
-def asked(root: Path) -> dict[str, float]:
-    """In a process of its own, that has only just begun: the first question and the later ones."""
-    store = open_store()
-    _, cpu, wall = timed(lambda: search(root, store, _QUESTIONS[0], 8))
-    index = Index(store, str(root))
+async def in_a_session(root: Path) -> dict[str, float]:
+    """A session's questions, from its first, and after files have changed."""
+    sandbox = await open_workspace(root, WorkspaceConfig())
+    try:
+        await sandbox.exec("true")
+        indexed, config = keep_on_disk(sandbox, root), ToolConfig()
 
-    def again(text: str) -> int:
-        assert not index.stale(listing(root).stamps), "nothing was changed"
-        return len(index.search(text, 20))
+        async def hits(text: str, limit: int = FORM.pieces) -> list[Hit]:
+            return (await indexed.search(sandbox, config, text, limit, "")).hits
 
-    again("anything")
-    later = [timed(lambda text=text: again(text))[1:] for text in _QUESTIONS]
+        _, cpu, wall = await timed(hits(_QUESTIONS[0]))
+        later = [(await timed(hits(text)))[1:] for text in _QUESTIONS]
+        answers = [(await timed(CODEBASE_SEARCH.run(sandbox, config, {"query": text})))[2] for text in _QUESTIONS]
+        for path in sorted(root.rglob("*.py"))[:_CHANGED]:
+            new = f"\n\ndef changed_just_now():\n    return {time.time_ns()}\n"
+            path.write_bytes(path.read_bytes() + new.encode())
+        found, changed_cpu, changed_wall = await timed(hits("changed just now", 5 * _CHANGED))
+        return {
+            "first_query_ms": round(wall, 1), "first_query_cpu_ms": round(cpu, 1),
+            "query_ms_p50": round(median(wall for _, wall in later), 1),
+            "query_cpu_ms_p50": round(median(cpu for cpu, _ in later), 1), "answer_ms_p50": round(median(answers), 1),
+            "changed_ms": round(changed_wall, 1), "changed_cpu_ms": round(changed_cpu, 1),
+            "changed_found": len({hit.path for hit in found if _says_so(root, hit)}),
+            "query_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        }  # fmt: skip
+    finally:
+        await sandbox.destroy()
+        git(root, "checkout", "-q", ".")
+
+
+def by_the_command(root: Path) -> dict[str, float]:
+    """What `etude index search` does when it has begun."""
+    begun, cpu = time.perf_counter(), time.process_time()
+    search(root, open_store(), _QUESTIONS[0], 8)
     return {
-        "first_query_ms": round(wall, 1), "first_query_cpu_ms": round(cpu, 1),
-        "query_ms_p50": round(median(wall for _, wall in later), 1),
-        "query_cpu_ms_p50": round(median(cpu for cpu, _ in later), 1),
-        "query_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-    }  # fmt: skip
+        "command_ms": round(1000 * (time.perf_counter() - begun), 1),
+        "command_cpu_ms": round(1000 * (time.process_time() - cpu), 1),
+    }
 
 
-def after_changes(root: Path) -> dict[str, float]:
-    """A question about what 100 files have only just come to hold."""
-    store = open_store()
-    index = Index(store, str(root))
-    build(root, store)
-    index.stale(listing(root).stamps)
-    index.search("anything", 8)
-    for path in sorted(root.rglob("*.py"))[:_CHANGED]:
-        path.write_bytes(path.read_bytes() + f"\n\ndef changed_just_now():\n    return {time.time_ns()}\n".encode())
-
-    def again() -> int:
-        there = listing(root)
-        stale = index.stale(there.stamps)
-        index.update(there.stamps, [(path, (root / path).read_bytes()) for path in stale])
-        return sum(hit.score > 0 for hit in index.search("changed just now", _CHANGED))
-
-    found, cpu, wall = timed(again)
-    git(root, "checkout", "-q", ".")
-    return {"changed_ms": round(wall, 1), "changed_cpu_ms": round(cpu, 1), "changed_found": found}
+def _says_so(root: Path, hit: Hit) -> bool:
+    lines = (root / hit.path).read_text("utf-8", "replace").split("\n")[hit.first - 1 : hit.last]
+    return any("changed_just_now" in line for line in lines)
 
 
 def in_tree(files: int, kept_at: Path | None = None, also: Sequence[Path] = ()) -> dict[str, object]:
@@ -94,10 +106,12 @@ def in_tree(files: int, kept_at: Path | None = None, also: Sequence[Path] = ()) 
         at = kept_at or Path(place)
         root = source_tree(at, files, also)
         os.environ["XDG_CACHE_HOME"] = str(at / "cache")
-        built, cpu, _ = timed(lambda: build(root, open_store()))
+        cpu = time.process_time()
+        built = build(root, open_store())
+        cpu = time.process_time() - cpu
         line: dict[str, object] = {"files": built.files + built.too_long, "taken": built.taken}
         if 2 * built.taken > built.files:
-            line["cold_cpu_s_10k"] = round(cpu / 1000 / built.taken * 10_000, 1)
+            line["cold_cpu_s_10k"] = round(cpu / built.taken * 10_000, 1)
         line["memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         other = at / "second"
         git(root, "worktree", "add", "-q", "--force", str(other))
@@ -105,9 +119,9 @@ def in_tree(files: int, kept_at: Path | None = None, also: Sequence[Path] = ()) 
         assert second.taken == 0, f"a second worktree took {second.taken} contents in anew"
         line["second_worktree_embeds"] = second.embedded
         git(root, "worktree", "remove", "--force", str(other))
-        fresh = [sys.executable, __file__, "--asked", str(root)]
-        line |= json.loads(subprocess.run(fresh, check=True, capture_output=True, text=True, timeout=600).stdout)
-        line |= after_changes(root)
+        for way in ("command", "session"):
+            fresh = [sys.executable, __file__, "--asked", str(root), "--by", way]
+            line |= json.loads(subprocess.run(fresh, check=True, capture_output=True, text=True, timeout=600).stdout)
         print(f"{line['files']} files, {built.bytes >> 20} MiB of store")
         return line
 
@@ -118,8 +132,14 @@ def main() -> None:
     parser.add_argument("--also", type=directory, action="append", default=[], metavar="DIRECTORY")
     parser.add_argument("--at", type=Path)
     parser.add_argument("--asked", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--by", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    print(json.dumps(asked(options.asked) if options.asked else in_tree(options.files, options.at, options.also)))
+    if options.asked is None:
+        line: object = in_tree(options.files, options.at, options.also)
+    else:
+        session = options.by == "session"
+        line = asyncio.run(in_a_session(options.asked)) if session else by_the_command(options.asked)
+    print(json.dumps(line))
 
 
 if __name__ == "__main__":

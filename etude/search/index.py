@@ -322,7 +322,7 @@ class Index:
             if found is not None and len(found) * _A_FILE_BYTES < sizes[GRAM + gram[:2]]:
                 break
             numbers, tags = self._grams_of(GRAM + gram[:2])
-            having = np.unique(numbers[tags == gram[2]]).astype(np.int64)
+            having = np.sort(numbers[tags == gram[2]], kind="stable").astype(np.int64)  # a few runs that are in order
             found = having if found is None else _in_both(found, having)
         return found
 
@@ -358,4 +358,5 @@ class Index:
 
 
 def _in_both(one: Contents, other: Contents) -> Contents:
-    return np.intersect1d(one, other, assume_unique=True)
+    few, many = sorted((one, other), key=len)
+    return few[many[np.minimum(np.searchsorted(many, few), len(many) - 1)] == few] if len(many) else few
