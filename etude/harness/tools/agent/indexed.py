@@ -87,6 +87,7 @@ class Indexed:
 
         while True:
             # of what the index has, while the sandbox looks at its files: where nothing has changed, that is the answer
+            await self._watched(sandbox, config)
             early = asyncio.create_task(asyncio.to_thread(asked))
             try:
                 listed, looked = await self._looked(sandbox, config)
@@ -143,14 +144,23 @@ class Indexed:
 
     async def _listed_now(self, sandbox: Sandbox, config: ToolConfig) -> Listed | None:
         """What is known of the files without looking at each; None where that cannot be."""
+        kept = await self._watched(sandbox, config)
+        try:
+            return None if kept is None else await kept.listed(sandbox, config)
+        except OSError:
+            self._keeps = False
+            return None
+
+    async def _watched(self, sandbox: Sandbox, config: ToolConfig) -> Kept | None:
         if not self._keeps or self._directory is None:
             return None
         try:
             self._kept = self._kept or Kept(self._directory)
-            return await self._kept.listed(sandbox, config)
+            await self._kept.watch(sandbox, config)
         except OSError:
             self._keeps = False
             return None
+        return self._kept
 
     async def _of_kept(
         self, index: Index, found: Contents, ignore_case: bool, path: str, glob: str | None

@@ -72,6 +72,7 @@ class Kept:
         self._watch = Watch(directory)
         self._listed: Listed | None = None
         self._deciding: Sequence[str] = ()
+        self._watches = False
         self._named_by = ""
         self._expected = ""
         self.sweeps = 0
@@ -82,7 +83,7 @@ class Kept:
 
     def forget(self) -> None:
         """What is known is not so: look at everything next time."""
-        self._listed = None
+        self._listed, self._watches = None, False
 
     @property
     def check(self) -> str:
@@ -92,9 +93,12 @@ class Kept:
     async def listed(self, sandbox: Sandbox, config: ToolConfig) -> Listed:
         """The files as they are now, but for what `check` tells. Raises OSError where that cannot be known any more."""
         changed = self._watch.changed()
-        if self._listed is not None and changed is not None:
+        if changed is None:
+            self.forget()
+        elif self._listed is not None:
             self._listed = await self._brought_up(self._listed, changed, sandbox, config)
-        if self._listed is None or changed is None:
+            self._watches = self._listed is not None
+        if self._listed is None:
             self._listed = await self._swept(sandbox, config)
         if not self._watch.in_place():  # a directory above it was renamed: paths lead elsewhere, and nothing tells
             raise OSError(f"{self._directory} is not the directory that is watched")
@@ -114,8 +118,11 @@ class Kept:
             return None
         return told_of(done.output)
 
-    async def _swept(self, sandbox: Sandbox, config: ToolConfig) -> Listed:
-        self.sweeps += 1
+    async def watch(self, sandbox: Sandbox, config: ToolConfig) -> None:
+        """Begin to watch, where that is yet to be done: `listed` does it as well, but who has other work for this
+        process should do this before, for each of so many calls of the system would wait for that."""
+        if self._watches:
+            return
         said = await sandbox.exec(_DECIDING, timeout_s=config.command_timeout_s, max_output_bytes=LISTING_BYTES)
         if said.timed_out or said.log_path:
             raise OSError("what git ignores is too much to be known")
@@ -129,6 +136,11 @@ class Kept:
         self._expected = first.output.decode("utf-8", "surrogateescape").rstrip("\n")
         if not is_text(self.check):
             raise OSError("a file that decides has a name that is no text")
+        self._watches = True
+
+    async def _swept(self, sandbox: Sandbox, config: ToolConfig) -> Listed:
+        self.sweeps += 1
+        await self.watch(sandbox, config)
         stamps = await stamps_of(sandbox, config)
         if len(stamps.linked) > _MOST_LINKED:
             raise OSError("too many files have a second name")
