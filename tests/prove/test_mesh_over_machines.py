@@ -90,7 +90,8 @@ def goes_on(tmp_path, engines):
             assert gone not in ranks(cluster)
             summary = whole(run, out, STEPS, PATIENT_S)
         assert trainers(out) == summary["restarts"]["trainer"] >= 2 and store.lives == 2
-        assert summary["counters"]["deltas_published"] == STEPS
+        # a version that was on its way when its trainer died or the store was away may be replaced by the next one
+        assert STEPS - summary["restarts"]["trainer"] - 1 <= summary["counters"]["deltas_published"] <= STEPS
         assert summary["counters"]["roots_verified"] > 0
         same_bits(read_here(store, out), out)
         return summary["counters"]

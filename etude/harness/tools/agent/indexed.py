@@ -96,9 +96,9 @@ class Indexed:
             hits, known = early.result()
             long = await self._take_in_all(index, listed, looked, sandbox)
             if known != (index.revision, index.renewed):
-                known = index.renewed
+                renewed = index.renewed
                 hits = await asyncio.to_thread(index.search, question, limit, under)
-                if index.renewed != known:
+                if index.renewed != renewed:
                     continue
             return Answered(hits, sum(f"{path}/".startswith(f"{under}/" if under else "") for path in long))
 
