@@ -163,9 +163,12 @@ class Chain:
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def write(self, delta: Delta, pack: bytes, name: str = MANIFEST) -> bool:
-        """Store the pack, then the manifest. False, with nothing made visible, if there is another manifest already."""
-        self.store.put(pack_key(delta, delta.packs[0]), pack)
+    def put(self, version: Version, pack: Pack, data: bytearray) -> None:
+        """Store a pack of a version, before the manifest that tells of it."""
+        self.store.put(key_of(version, f"{pack.hash}.pack"), data)
+
+    def write(self, delta: Delta, name: str = MANIFEST) -> bool:
+        """Store the manifest of packs that are there. False, with nothing made visible, if there is another one."""
         key, sealed = key_of(Version(delta.version), name), self.keys.seal(dump(delta))
         if self.store.put(key, sealed, create=True):
             return True

@@ -1,7 +1,7 @@
 """From two sets of weights to a delta, and back.
 
 Owns chunking: each tensor is cut into chunks that are encoded apart (`codecs`), and their payloads lie end to end in
-one pack. `apply_delta` writes into arrays that its caller can afford to lose, and ends only when every resulting
+packs. `apply_delta` writes into arrays that its caller can afford to lose, and ends only when every resulting
 tensor has the hash its manifest states. Never touches files or the network.
 """
 
@@ -25,6 +25,8 @@ from etude.weights.manifest import Bits, Chunk, Delta, Pack, Tensor, hash_of, ro
 T = TypeVar("T")
 R = TypeVar("R")
 _Job = tuple[str, Array, int, int]
+LEAST_PACK = 8 << 20
+"""Bytes of a pack that is not the last: a store takes longer for many small objects."""
 LARGE_COPY = 64 << 20
 """A full copy of more bytes of weights is made the fastest way: a run begins with one, and all its engines wait."""
 
@@ -68,8 +70,12 @@ def make_delta(
     policy: codecs.Policy = "small",
     threads: int = 1,
     told: Callable[[int], object] = lambda done: None,
-) -> tuple[Delta, bytes]:
-    """The manifest and pack, for a version of this chain, that turn `parent` (None: zeros) into contiguous `bits`.
+    *,
+    put: Callable[[Pack, bytearray], object],
+) -> Delta:
+    """The manifest, for a version of this chain, of what turns `parent` (None: zeros) into contiguous `bits`; `put` is
+    given its packs. A pack ends with the tensor that makes it as large as the largest, so that no more than two
+    tensors' payloads are in memory, however large the model is.
 
     `threads` chunks are encoded at a time; what is made does not depend on it. `told` hears after each chunk how many
     bytes of the weights are encoded by now. Raises WeightError if the tensors'
@@ -80,37 +86,46 @@ def make_delta(
         _check_layout(bits, layout, f"version {parent.version}")
     fast = policy == "fast" or sum(array.nbytes for array in bits.values()) > LARGE_COPY
     codes = _in_threads(threads, _encoder(bits, parent, policy, fast), _jobs(bits, chunk_elements))
-    payloads: list[bytes] = []
-    tensors, offset, done = [], 0, 0
+    enough = max(LEAST_PACK, *(array.nbytes for array in bits.values()))
+    packs: list[Pack] = []
+    payloads = bytearray()
+    tensors, done = [], 0
     for name in sorted(bits):
+        if len(payloads) >= enough:
+            packs.append(_ended(payloads, put))
+            payloads = bytearray()
         new = bits[name].reshape(-1)
         chunks = []
         for start in range(0, new.size, chunk_elements):
             stop = min(start + chunk_elements, new.size)
             encoded = next(codes)
-            size = len(encoded.payload)
-            place = {"start": start, "stop": stop, "changed": encoded.changed, "offset": offset, "size": size}
+            place = {"start": start, "stop": stop, "changed": encoded.changed}
+            place |= {"offset": len(payloads), "size": len(encoded.payload)}
             chunks.append(Chunk(codec=encoded.codec.name.lower(), hash=short_hash_of(encoded.payload), **place))
-            payloads.append(encoded.payload)
-            offset += size
+            payloads += encoded.payload
             done += (stop - start) * new.itemsize
             told(done)
         before = None if parent is None else parent.hashes.get(name) or hash_of(parent.bits[name])
         after = before if before is not None and _unchanged(name, bits, parent) else hash_of(new)
-        dtype, shape, table = form_of(new, name).name, bits[name].shape, tuple(chunks)
-        tensors.append(Tensor(name=name, dtype=dtype, shape=shape, hash=after, parent_hash=before, chunks=table))
-    pack = b"".join(payloads)
-    delta = Delta(
+        table = {"dtype": form_of(new, name).name, "shape": bits[name].shape, "chunks": tuple(chunks)}
+        tensors.append(Tensor(name=name, hash=after, parent_hash=before, pack=len(packs), **table))
+    packs.append(_ended(payloads, put))
+    return Delta(
         chain=chain,
         version=version,
         parent=parent.version if parent else None,
         parent_root=parent.root if parent else None,
         root=root_of_hashes((t.name, t.dtype, t.shape, t.hash) for t in tensors),
         time=time.time(),
-        packs=(Pack(hash=hash_of(pack), size=len(pack)),),
+        packs=tuple(packs),
         tensors=tuple(tensors),
     )
-    return delta, pack
+
+
+def _ended(payloads: bytearray, put: Callable[[Pack, bytearray], object]) -> Pack:
+    pack = Pack(hash=hash_of(payloads), size=len(payloads))
+    put(pack, payloads)
+    return pack
 
 
 def memory_bytes() -> int:

@@ -203,7 +203,7 @@ def load(data: bytes | memoryview, origin: str) -> Delta:
         raise WeightError(f"{origin}: not a manifest of {FORMAT}: {where}: {first['msg']}") from None
 
 
-def hash_of(data: bytes | memoryview | Array) -> str:
+def hash_of(data: bytes | bytearray | memoryview | Array) -> str:
     """BLAKE3 of bytes, or of an array's bits in little endian and row-major order."""
     if isinstance(data, np.ndarray):
         data = to_wire(data).reshape(-1).view(np.uint8).data

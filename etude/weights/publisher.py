@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -175,16 +176,16 @@ class Publisher:
         if self._held is not None and version <= self._held.version:
             return self._confirm(version, bits)
         new = contiguous_bits(bits) if keep else copy_bits(bits)
-        delta, pack = self._encode(version, new, self._held)
+        delta = self._encode(version, new, self._held)
         self._check_parent()
-        if not self.chain.write(delta, pack):
+        if not self.chain.write(delta):
             self._attached, self.chain.id = False, None  # somebody else extended it: the next publish reads it afresh
             return self._confirm(version, bits)
         former, full = self._held, self._held is None
         self._held = Held(version, delta.root, new, {tensor.name: tensor.hash for tensor in delta.tensors})
         self._since_anchor = 0 if full else self._since_anchor + 1
         self.counters["published_anchors" if full else "published_deltas"] += 1
-        self.counters["published_bytes"] += len(pack)
+        self.counters["published_bytes"] += delta.payload_bytes
         merged_bytes = self._write_merged(self._held)
         if former is not None and all(merge.base is not former for merge in self._merges.values()):
             self._spare = former.bits
@@ -195,7 +196,7 @@ class Publisher:
         return PublishResult(
             version=version,
             root=delta.root,
-            payload_bytes=len(pack),
+            payload_bytes=delta.payload_bytes,
             raw_bytes=delta.raw_bytes,
             changed_share=delta.changed_share,
             kind="full" if full else "delta",
@@ -264,10 +265,14 @@ class Publisher:
         self._pins.set(result.version, "rollback", f"from version {newest} back to version {version}")
         return result
 
-    def _encode(self, version: Version, bits: Bits, parent: Held | None) -> tuple[Delta, bytes]:
+    def _encode(self, version: Version, bits: Bits, parent: Held | None) -> Delta:
+        """What turns a version into another; its packs are in the store then."""
         self.chain.id = self.chain.id or self.chain.new_id()
         config, chunk = self.config, self._chunk_elements
-        return make_delta(self.chain.id, version, bits, parent, chunk, config.policy, config.threads, self._progressed)
+        return make_delta(
+            self.chain.id, version, bits, parent, chunk, config.policy, config.threads, self._progressed,
+            put=partial(self.chain.put, version),
+        )  # fmt: skip
 
     def _progressed(self, encoded_bytes: int) -> None:
         self.encoded_bytes = encoded_bytes
@@ -321,11 +326,11 @@ class Publisher:
             if merge.publishes < over:
                 continue
             if self._somebody_starts_before(merge.base.version):
-                delta, pack = self._encode(newest.version, newest.bits, merge.base)
-                self.chain.write(delta, pack, merged_name(merge.base.version))
+                delta = self._encode(newest.version, newest.bits, merge.base)
+                self.chain.write(delta, merged_name(merge.base.version))
                 self.counters["published_merged"] += 1
-                self.counters["published_bytes"] += len(pack)
-                written += len(pack)
+                self.counters["published_bytes"] += delta.payload_bytes
+                written += delta.payload_bytes
             self._merges[over] = _Merge(newest)
         return written
 
@@ -339,12 +344,12 @@ class Publisher:
         """Store a full copy of the newest version; returns its bytes."""
         held = self._held
         assert held is not None
-        delta, pack = self._encode(held.version, held.bits, None)
-        self.chain.write(delta, pack, ANCHOR)
+        delta = self._encode(held.version, held.bits, None)
+        self.chain.write(delta, ANCHOR)
         self._since_anchor = 0
         self.counters["published_anchors"] += 1
-        self.counters["published_bytes"] += len(pack)
-        return len(pack)
+        self.counters["published_bytes"] += delta.payload_bytes
+        return delta.payload_bytes
 
     def _sweep(self) -> None:
         swept = self._retention.sweep()

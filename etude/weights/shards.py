@@ -1,8 +1,8 @@
 """One version from many ranks: each uploads its own tensors, and the version exists when all of them are there.
 
-Owns the meeting of the ranks in the store, which is the only thing they share. Each writes its pack and, beside it, a
-*part*: the manifest of its own tensors, `versions/00000012/part-ATTEMPT-NAME-RANK`. Rank 0 waits for every part of its
-attempt, puts them together under one root, checks that they start from the version that is there, and writes the
+Owns the meeting of the ranks in the store, which is the only thing they share. Each writes its packs and, beside them,
+a *part*: the manifest of its own tensors, `versions/00000012/part-ATTEMPT-NAME-RANK`. Rank 0 waits for every part of
+its attempt, puts them together under one root, checks that they start from the version that is there, and writes the
 manifest; the others wait for it, and find in it what they wrote. A rank that is killed or late costs a deadline that
 names it, and nothing becomes visible. Talks to: chain.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
-from etude.weights.chain import MANIFEST, Chain, key_of, pack_key
+from etude.weights.chain import MANIFEST, Chain, key_of
 from etude.weights.manifest import MOST_MANIFEST_BYTES, Delta, dump, load, root_of_hashes
 from etude.weights.signing import Keys
 from etude.weights.store import MissingObject, Store
@@ -64,13 +64,12 @@ class ShardedChain(Chain):
     def new_id(self) -> str:
         return self.shard.attempt
 
-    def write(self, delta: Delta, pack: bytes, name: str = MANIFEST) -> bool:
-        """Store this rank's pack and part; true once the manifest of all ranks is visible and holds them.
+    def write(self, delta: Delta, name: str = MANIFEST) -> bool:
+        """Store this rank's part; true once the manifest of all ranks is visible and holds them.
 
         Raises DeadlineExceeded, naming the ranks whose parts are not there, or WeightError if parts do not fit.
         """
         version = Version(delta.version)
-        self.store.put(pack_key(delta, delta.packs[0]), pack)
         self.store.put(self._part(version, name, self.shard.rank), self.keys.seal(_PART + dump(delta)))
         if self.shard.rank == 0:
             if not self.store.exists(key_of(version, name)):
@@ -146,7 +145,7 @@ class ShardedChain(Chain):
 
 
 def assemble(parts: Sequence[Delta]) -> Delta:
-    """One delta from those of all ranks, each of which has one pack. Raises WeightError if they do not fit together."""
+    """One delta from those of all ranks, their packs side by side. Raises WeightError if they do not fit together."""
     first = parts[0]
     for rank, part in enumerate(parts):
         if (part.chain, part.version, part.parent) != (first.chain, first.version, first.parent):
@@ -155,11 +154,17 @@ def assemble(parts: Sequence[Delta]) -> Delta:
                 f"{first.version} of chain {first.chain} from {first.parent}: they are out of step; start all ranks "
                 "from one checkpoint"
             )
-    tensors = [tensor.model_copy(update={"pack": rank}) for rank, part in enumerate(parts) for tensor in part.tensors]
-    tensors.sort(key=lambda tensor: tensor.name)
-    for one, other in itertools.pairwise(tensors):
-        if one.name == other.name:
-            raise WeightError(f"{one.name} is in the parts of ranks {one.pack} and {other.pack}; it needs one owner")
+    begins = itertools.accumulate((len(part.packs) for part in parts), initial=0)
+    of_rank = [
+        (rank, tensor.model_copy(update={"pack": begin + tensor.pack}))
+        for rank, (begin, part) in enumerate(zip(begins, parts, strict=False))
+        for tensor in part.tensors
+    ]
+    of_rank.sort(key=lambda each: each[1].name)
+    for (one, tensor), (other, same) in itertools.pairwise(of_rank):
+        if tensor.name == same.name:
+            raise WeightError(f"{tensor.name} is in the parts of ranks {one} and {other}; it needs one owner")
+    tensors = [tensor for _, tensor in of_rank]
     base = [(tensor.name, tensor.dtype, tensor.shape, tensor.parent_hash or "") for tensor in tensors]
     return Delta(
         chain=first.chain,
@@ -168,6 +173,6 @@ def assemble(parts: Sequence[Delta]) -> Delta:
         parent_root=None if first.parent is None else root_of_hashes(base),
         root=root_of_hashes((tensor.name, tensor.dtype, tensor.shape, tensor.hash) for tensor in tensors),
         time=max(part.time for part in parts),
-        packs=tuple(part.packs[0] for part in parts),
+        packs=tuple(pack for part in parts for pack in part.packs),
         tensors=tuple(tensors),
     )

@@ -100,7 +100,7 @@ class Store:
         self.deadline_s = scaled(patience.deadline_s)
         self._backend, self._directory = backend, directory
 
-    def put(self, key: str, data: bytes, *, create: bool = False) -> bool:
+    def put(self, key: str, data: bytes | bytearray, *, create: bool = False) -> bool:
         """Write an object. With `create`, an object already there is left alone and the answer is False."""
 
         def write() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from etude.weights.inspect import verify
 from etude.weights.manifest import Bits, root_of
 from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher, PublisherConfig
+from etude.weights.store import Store
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 V = Version
@@ -218,11 +220,10 @@ def test_another_way_round_what_is_damaged(tmp_path: Path, damage: str) -> None:
     elif damage == "merged manifest":
         (tmp_path / "versions/00000004/from-00000000").write_bytes(b"torn")
     else:  # whole, and signed by nobody: what it makes is not version 4
-        wrong, pack = make_delta(
-            merged.chain, V(4), move_bits(chain[4], 9), Held(V(0), root_of(chain[0]), chain[0]), 99
-        )
+        held = Held(V(0), root_of(chain[0]), chain[0])
+        wrong = make_delta(merged.chain, V(4), move_bits(chain[4], 9), held, 99, put=partial(read.put, V(4)))
         (tmp_path / "versions/00000004/from-00000000").unlink()
-        assert read.write(wrong, pack, "from-00000000")
+        assert read.write(wrong, "from-00000000")
     subscriber = Subscriber(open_store(tmp_path))
     bits, result = subscriber.fetch(chain[0], V(0), V(4))
     assert same(bits, chain[4])
@@ -265,8 +266,9 @@ def test_an_anchor_of_other_weights(tmp_path: Path) -> None:
     chain = make_chain(3)
     publish(tmp_path, chain)
     read = Chain(open_store(tmp_path))
-    wrong, pack = make_delta(read.manifest(V(2)).chain, V(2), move_bits(chain[2], 5), None, 1000)
-    assert read.write(wrong, pack, "anchor")
+    moved = move_bits(chain[2], 5)
+    wrong = make_delta(read.manifest(V(2)).chain, V(2), moved, None, 1000, put=partial(read.put, V(2)))
+    assert read.write(wrong, "anchor")
     subscriber = Subscriber(open_store(tmp_path))
     bits, result = subscriber.fetch(None, None, V(2))
     assert same(bits, chain[2])
@@ -488,3 +490,29 @@ def test_reading_while_publishing_and_deleting(tmp_path: Path) -> None:
     assert not failures
     assert seen.count(39) == 2
     assert len(set(seen)) > 3
+
+
+def test_a_pack_holds_no_more_than_two_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large a model is: its packs are in the store before the manifest, and a reader puts them together."""
+    monkeypatch.setattr("etude.weights.delta.LEAST_PACK", 100)
+    chance = np.random.default_rng(3)
+    first = {f"layer{number}": chance.integers(0, 1 << 16, 5000, np.uint16) for number in range(12)}
+    second = {name: chance.integers(0, 1 << 16, 5000, np.uint16) for name in first}
+    stored: list[tuple[str, int]] = []
+    put = Store.put
+
+    def counted(self: Store, key: str, data: bytes | bytearray, *, create: bool = False) -> bool:
+        stored.append((key, len(data)))
+        return put(self, key, data, create=create)
+
+    monkeypatch.setattr(Store, "put", counted)
+    publisher = Publisher(open_store(tmp_path))
+    publisher.publish(V(0), first)
+    publisher.publish(V(1), second)
+    packs = [size for key, size in stored if key.endswith(".pack")]
+    assert len(packs) >= 12 and max(packs) < 2.1 * first["layer0"].nbytes
+    assert [key.endswith(".pack") for key, _ in stored if "00000001" in key] == [True] * (len(packs) // 2) + [False]
+    for base in ((None, None), (first, V(0))):
+        bits, _ = Subscriber(open_store(tmp_path)).fetch(*base, V(1))
+        assert same(bits, second)
+    assert verify(open_store(tmp_path)).ok

@@ -95,7 +95,7 @@ def test_a_store_that_keeps_failing(s3: S3Server) -> None:
     publisher = Publisher(s3.store(deadline_s=3.0))
     publisher.publish(V(0), chain[0])
     s3.failures = 1000
-    with pytest.raises(DeadlineExceeded, match=r"for s3://bucket/run to look up versions/00000000/.*503"):
+    with pytest.raises(DeadlineExceeded, match=r"for s3://bucket/run to write versions/00000001/.*503"):
         publisher.publish(V(1), chain[1])
     s3.failures = 0
     assert publisher.publish(V(1), chain[1]).kind == "delta"

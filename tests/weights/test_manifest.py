@@ -19,14 +19,23 @@ from weight_samples import make_bits, move_bits
 from etude.errors import WeightError
 from etude.records import Version
 from etude.weights.delta import Held, apply_delta, make_delta, zeros_for
-from etude.weights.manifest import Delta, dump, load, root_of
+from etude.weights.manifest import Bits, Delta, dump, load, root_of
 
 CHAIN = "0123456789abcdef" * 2
 
 
+def packed(bits: Bits, held: Held, chunk_elements: int, threads: int = 1) -> tuple[Delta, list[bytes]]:
+    packs: list[bytes] = []
+    version = Version(held.version + 1)
+    delta = make_delta(
+        CHAIN, version, bits, held, chunk_elements, threads=threads, put=lambda pack, data: packs.append(bytes(data))
+    )
+    return delta, packs
+
+
 def sample() -> tuple[Delta, bytes]:
     parent = make_bits(0)
-    delta, pack = make_delta(CHAIN, Version(5), move_bits(parent, 1), Held(Version(4), root_of(parent), parent), 100)
+    delta, [pack] = packed(move_bits(parent, 1), Held(Version(4), root_of(parent), parent), 100)
     return delta.model_copy(update={"time": 1.5}), pack  # the same bytes whenever it is made
 
 
@@ -130,11 +139,9 @@ def test_sizes_are_checked_before_memory_is_taken(shape: tuple[int, ...]) -> Non
 def test_delta_round_trip_at_any_chunk_size(chunk_elements: int) -> None:
     parent = make_bits(3)
     new = move_bits(parent, 4)
-    delta, pack = make_delta(CHAIN, Version(1), new, Held(Version(0), root_of(parent), parent), chunk_elements)
-    assert (
-        make_delta(CHAIN, Version(1), new, Held(Version(0), root_of(parent), parent), chunk_elements, threads=3)[1]
-        == pack
-    )
+    held = Held(Version(0), root_of(parent), parent)
+    delta, [pack] = packed(new, held, chunk_elements)
+    assert packed(new, held, chunk_elements, threads=3)[1] == [pack]
     assert [len(pack)] == [stored.size for stored in delta.packs]
     assert len(pack) == delta.payload_bytes
     assert delta.changed == sum(np.count_nonzero(parent[name] != new[name]) for name in new)

@@ -64,8 +64,11 @@ class Trainer:
         return [future.result(90) for future in self.start(version, bits)]
 
 
-def test_ranks_publish_one_chain(tmp_path: Path) -> None:
+@pytest.mark.parametrize("packs", [RANKS, 2 * RANKS], ids=["a pack of each", "several"])
+def test_ranks_publish_one_chain(tmp_path: Path, packs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With merged deltas, anchors and retention; read whole, in slices, and after a restart with other ranks."""
+    if packs > RANKS:
+        monkeypatch.setattr("etude.weights.delta.LEAST_PACK", 1)
     store = open_store(tmp_path)
     trainer = Trainer(store, anchor_every=2, keep=1, merge_over=(2,), merge="always")
     for version, bits in enumerate(CHAIN[:8]):
@@ -74,9 +77,11 @@ def test_ranks_publish_one_chain(tmp_path: Path) -> None:
         assert {result.kind for result in results} == {"full" if version == 0 else "delta"}
         assert sum(result.raw_bytes for result in results) == 2 * sum(array.size for array in bits.values())
         assert not list(tmp_path.glob("versions/*/part-*"))
+        if version == 0:
+            made = len(Subscriber(store).chain.manifest(V(0)).packs)
+            assert made == RANKS if packs == RANKS else made > RANKS
     reader = Subscriber(store)
     assert same(reader.fetch(None, None, V(7))[0], CHAIN[7])
-    assert len(reader.chain.manifest(V(7)).packs) == RANKS
     assert reader.chain.manifest(V(7)).root == root_of(CHAIN[7])
     assert trainer.publishers[0].counters["published_merged"] == 3
     assert trainer.publishers[0].counters["published_anchors"] > 1
