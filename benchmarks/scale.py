@@ -14,9 +14,10 @@ that were asked for:
     rss_share_4       what a rank of four (fsdp 2, ep 2) holds of a model of 200 million parameters, with masters,
                       gradients and AdamW's moments, as a share of what one process holds (rss_peak_share_4: at the
                       most, on the way)
-    publish_arrays_mb the arrays that such a rank's publisher holds once it has published two versions
-    publish_extra_mb  what a rank's RSS grows by to publish the second, beside its arrays; all in processes that have
-                      done nothing else, and none holds less than arithmetic says
+    publish_arrays_mb the arrays that such a rank's publisher holds once it has published three versions
+    publish_extra_mb  what a rank's RSS grows by to publish one more, beside the arrays that it keeps
+                      (publish_first_extra_mb: its first delta, with which the compiled coders are read); all in
+                      processes that have done nothing else, and none holds less than arithmetic says
     resume_equal      whether a mesh that goes on from each checkpoint of another ends with the same bits
     planner_error     the CPU seconds of a rank's step in three meshes, as `etude train --dry-run` counts its work and a
                       machine fitted to steps of other meshes prices it, beside what it took: the largest relative
