@@ -25,7 +25,7 @@ from etude.weights.manifest import Bits, Chunk, Delta, Pack, Tensor, hash_of, ro
 T = TypeVar("T")
 R = TypeVar("R")
 _Job = tuple[str, Array, int, int]
-LEAST_PACK = 8 << 20
+LEAST_PACK = 4 << 20
 """Bytes of a pack that is not the last: a store takes longer for many small objects."""
 LARGE_COPY = 64 << 20
 """A full copy of more bytes of weights is made the fastest way: a run begins with one, and all its engines wait."""
@@ -74,8 +74,8 @@ def make_delta(
     put: Callable[[Pack, bytearray], object],
 ) -> Delta:
     """The manifest, for a version of this chain, of what turns `parent` (None: zeros) into contiguous `bits`; `put` is
-    given its packs. A pack ends with the tensor that makes it as large as the largest, so that no more than two
-    tensors' payloads are in memory, however large the model is.
+    given its packs. A pack ends with the tensor that makes it a quarter as large as the largest, so that the payloads
+    in memory are little more than that one's, however large the model is.
 
     `threads` chunks are encoded at a time; what is made does not depend on it. `told` hears after each chunk how many
     bytes of the weights are encoded by now. Raises WeightError if the tensors'
@@ -86,7 +86,7 @@ def make_delta(
         _check_layout(bits, layout, f"version {parent.version}")
     fast = policy == "fast" or sum(array.nbytes for array in bits.values()) > LARGE_COPY
     codes = _in_threads(threads, _encoder(bits, parent, policy, fast), _jobs(bits, chunk_elements))
-    enough = max(LEAST_PACK, *(array.nbytes for array in bits.values()))
+    enough = max(LEAST_PACK, max(array.nbytes for array in bits.values()) // 4)
     packs: list[Pack] = []
     payloads = bytearray()
     tensors, done = [], 0
