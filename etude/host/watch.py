@@ -17,7 +17,7 @@ from pathlib import Path
 
 from etude.host import beneath
 
-MOST_FOLDERS = 30_000
+MOST_FOLDERS, _MOST_EVENTS = 30_000, 20_000
 _LOCAL = {0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x794C7630, 0x2FC12FC1, 0xF2F52010, 0xCA451A4E}
 """ext, XFS, btrfs, tmpfs, overlay, ZFS, F2FS, bcachefs: `statfs` calls them so."""
 _MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED, _CREATE, _DELETE, _SELF = 0x2, 0x4, 0x8, 0xC0, 0x100, 0x200, 0xC00
@@ -27,6 +27,8 @@ _EVENT = struct.Struct("iIII")
 _READ_BYTES = 1 << 16
 _DECIDE = (".git", ".gitignore")
 """Files of these names decide which others there are."""
+_MAKE_ONE = ("HEAD", "objects", "refs", "commondir")
+"""Those make a directory `.git` one, and what is around it a repository of its own."""
 
 
 class Watch:
@@ -38,32 +40,36 @@ class Watch:
         self._libc = ctypes.CDLL(None, use_errno=True)
         if not hasattr(self._libc, "inotify_init1") or self._file_system() not in _LOCAL:
             raise OSError(f"{root}: changes there cannot be watched")
-        self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if self._fd < 0:
-            raise OSError(ctypes.get_errno(), "inotify_init1")
+        self._fd = -1
+        self._begin()
         self._device, self._inode = _number(root)
-        self._folders: dict[int, str] = {}
         self.covered: set[str] = set()
         """The directories whose files are watched, by their paths below the root; "" is the root."""
 
     def cover(self, but: Collection[str] = ()) -> None:
-        """Watch all directories, without `but`, what is below those, and git's own. What happened before is forgotten.
-        Raises OSError where that is too many."""
-        for _ in self._events():
-            pass
+        """Watch all directories, without `but` and what is below those. What happened before is forgotten, and what was
+        watched before is not any more. Raises OSError where that is too many."""
+        self._begin()
         self.covered.clear()
         waiting = [""]
         for folder, handle in beneath.each_folder(self._root, _taken_from(waiting)):
-            if (watched := self._watch(folder, handle)) is None:
+            if (watched := self._watch(folder, handle)) is None or folder.endswith("/.git"):
                 continue
             with os.scandir(watched) as entries:
-                inside = [f"{folder}/{each.name}".lstrip("/") for each in entries if _is_folder(each)]
-            waiting += [each for each in inside if each not in but]
+                inside = [f"{folder}/{each.name}".lstrip("/") for each in entries if each.is_dir(follow_symlinks=False)]
+            waiting += [each for each in inside if each not in but and each != ".git"]
 
     def add(self, folder: str) -> None:
         """Watch one directory."""
         for _, handle in beneath.each_folder(self._root, [folder]):
             self._watch(folder, handle)
+
+    def _begin(self) -> None:
+        self.close()
+        self._folders: dict[int, str] = {}
+        self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1")
 
     def _watch(self, folder: str, handle: int | OSError) -> int | None:
         """Its handle; None for what is gone, or a link, and is not watched: its parent tells."""
@@ -84,11 +90,16 @@ class Watch:
         """Paths of files that came, went or may be other than at the last call; None: anything may be."""
         found: set[str] = set()
         everything = False
-        for number, mask, name in self._events():
+        for seen, (number, mask, name) in enumerate(self._events()):
             folder = self._folders.get(number)
+            if folder is not None and folder.endswith("/.git"):  # of a repository within, of which git has the say
+                everything |= name in _MAKE_ONE or not name
+                continue
             decides = not name or name in _DECIDE or mask & _IS_DIRECTORY
             everything |= folder is None or bool(decides)
             found.add(f"{folder}/{name}".lstrip("/"))
+            if seen > _MOST_EVENTS:  # who makes them as fast as they are read is not waited for
+                return None
         return None if everything else found
 
     def in_place(self) -> bool:
@@ -130,10 +141,6 @@ class Watch:
 def _number(folder: Path) -> tuple[int, int]:
     found = folder.stat()
     return found.st_dev, found.st_ino
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    return entry.name != ".git" and entry.is_dir(follow_symlinks=False)
 
 
 def _taken_from(waiting: list[str]) -> Iterator[str]:

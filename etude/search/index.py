@@ -83,6 +83,7 @@ class Index:
         self._moved: set[str] = set()
         self._forgotten: int | None = None
         self._revision = 0
+        self._question: tuple[str, Vectors | None] = "", None
         self._grams: dict[bytes, tuple[Numbers, Tags]] = {}
         self._grams_at, self._grams_bytes = 0, 0
         self.taken = 0
@@ -93,6 +94,8 @@ class Index:
         """How many contents it took from what is shared, and did not cut or embed."""
         self.renewed = 0
         """How often the store had to be begun anew: then the files are to be given again, and the question asked."""
+        self.loads = 0
+        """How often what this object knew of the files gave way to what the store has: something was forgotten."""
 
     # --- files ------------------------------------------------------------------------------------------------------
 
@@ -161,7 +164,9 @@ class Index:
 
     def search(self, question: str, limit: int, under: str = "", weights: Weights = WEIGHTS) -> list[Hit]:
         """The pieces a question is about, best first, of all files or of those below a directory."""
-        asked = self._asked_embedder(lambda embedder: embedder.question(question))
+        if self._question[0] != question:  # it may be asked once more, when files were taken in
+            self._question = question, self._asked_embedder(lambda embedder: embedder.question(question))
+        asked = self._question[1]
 
         def search() -> list[Hit]:
             self._load()
@@ -246,6 +251,7 @@ class Index:
         if forgotten != self._forgotten:
             self._forgotten, self._corpus, self._facts = forgotten, None, {}
             self._revision += 1
+            self.loads += 1
             self._tree = self.store.tree(self.place)
             there = self._all_facts()
             self._tree = {path: known for path, known in self._tree.items() if known.content in there}
@@ -353,6 +359,7 @@ class Index:
     def _renew(self, error: Damaged) -> None:
         self.store.renew()
         self.renewed += 1
+        self.loads += 1
         self._forgotten, self._tree, self._facts, self._corpus = None, {}, {}, None
         self._said(f"{self.store.path}: the index was damaged ({error}) and is made anew")
 

@@ -100,3 +100,23 @@ def test_what_cannot_be_watched_is_refused(root: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(watch, "MOST_FOLDERS", 2)
     with pytest.raises(OSError, match="cannot be watched"):
         Watch(root).cover()
+
+
+def test_who_makes_changes_without_end_is_not_waited_for(
+    root: Path, watching: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_MOST_EVENTS", 20)
+    for number in range(40):
+        (root / f"a{number}.txt").write_text("")
+    assert watching.changed() is None
+    watching.cover()
+    assert watching.changed() == set(), "what was before is forgotten"
+
+
+def test_what_is_watched_no_more_tells_nothing(root: Path, watching: Watch) -> None:
+    (root / "sub").rename(root.parent / "out")
+    assert watching.changed() is None
+    watching.cover()
+    (root.parent / "out" / "b.txt").write_text("other\n")
+    (root.parent / "out" / "fresh").mkdir()
+    assert watching.changed() == set()

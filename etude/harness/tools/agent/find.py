@@ -74,7 +74,7 @@ async def _searched(sandbox: Sandbox, config: ToolConfig, path: str, arguments: 
         )
         if done.exit_code != OUTDATED:
             return done
-        index_of(sandbox).outdated()
+        await index_of(sandbox).outdated()
     command = _command(path, arguments)
     return await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES)
 

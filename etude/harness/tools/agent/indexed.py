@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from etude.environments.base import WORKSPACE, Sandbox
@@ -29,6 +32,7 @@ from etude.search.embedder import Embedder
 from etude.search.narrowing import Contents, Narrowing, in_bytes
 from etude.search.workspace import open_store
 
+_Answer = TypeVar("_Answer")
 _AT_ONCE, _TRIES = 16, 2
 _TOGETHER, _TOGETHER_BYTES = 500, 16_000_000
 """Files that are held at once, and a few more."""
@@ -66,12 +70,14 @@ class Indexed:
         self._listed: Listed | None = None
         self._narrowing: tuple[int, Stamps, Narrowing] | None = None
         self._followed: tuple[int, Stamps] | None = None
+        self._unread: set[str] = set()
+        self._alone = threading.Lock()
         self.counts: Counter[str] = Counter()
 
     async def search(self, sandbox: Sandbox, config: ToolConfig, question: str, limit: int, under: str) -> Answered:
         """Of the files as they are now."""
         async with self._lock:
-            index = await asyncio.to_thread(self._opened)
+            index = await self._in_thread(self._opened)
             self.counts["searches"] += 1
             try:
                 return await self._asked(index, sandbox, config, question, limit, under)
@@ -83,24 +89,33 @@ class Indexed:
     ) -> Answered:
         def asked() -> tuple[list[Hit], tuple[int, int]]:
             hits = index.search(question, limit, under)
-            return hits, (index.revision, index.renewed)
+            return hits, (index.revision, index.loads)
 
         while True:
             # of what the index has, while the sandbox looks at its files: where nothing has changed, that is the answer
             await self._watched(sandbox, config)
-            early = asyncio.create_task(asyncio.to_thread(asked))
+            early = asyncio.create_task(self._in_thread(asked))
             try:
                 listed, looked = await self._looked(sandbox, config)
-            finally:
-                await asyncio.wait([early])
-            hits, known = early.result()
+            except BaseException:
+                early.add_done_callback(_let_be)
+                raise
+            hits, (revision, loads) = await early
             long = await self._take_in_all(index, listed, looked, sandbox)
-            if known != (index.revision, index.renewed):
-                renewed = index.renewed
-                hits = await asyncio.to_thread(index.search, question, limit, under)
-                if index.renewed != renewed:
-                    continue
-            return Answered(hits, sum(f"{path}/".startswith(f"{under}/" if under else "") for path in long))
+            if revision != index.revision:
+                hits, _ = await self._in_thread(asked)
+            if loads == index.loads:
+                return Answered(hits, sum(f"{path}/".startswith(f"{under}/" if under else "") for path in long))
+            self._followed = None  # somebody has made the index forget meanwhile: all is looked at anew
+
+    async def _in_thread(self, do: Callable[[], _Answer]) -> _Answer:
+        """Of the index. One whose question is given up still has the store until it ends: the next one waits there."""
+
+        def alone() -> _Answer:
+            with self._alone:
+                return do()
+
+        return await asyncio.to_thread(alone)
 
     async def narrowed(
         self, sandbox: Sandbox, config: ToolConfig, pattern: str, ignore_case: bool, path: str, glob: str | None
@@ -114,8 +129,8 @@ class Indexed:
             return None
         async with self._lock:
             try:
-                index = await asyncio.to_thread(self._opened)
-                found = await asyncio.to_thread(index.having, pattern, ignore_case) if index.paths() else None
+                index = await self._in_thread(self._opened)
+                found = await self._in_thread(lambda: index.having(pattern, ignore_case) if index.paths() else None)
                 narrowed = None
                 if found is not None and await self._kept_up(sandbox, config, path, glob):
                     narrowed = await self._of_kept(index, found, ignore_case, path, glob)
@@ -148,7 +163,7 @@ class Indexed:
         try:
             return None if kept is None else await kept.listed(sandbox, config)
         except OSError:
-            self._keeps = False
+            self._keep_no_more()
             return None
 
     async def _watched(self, sandbox: Sandbox, config: ToolConfig) -> Kept | None:
@@ -158,9 +173,14 @@ class Indexed:
             self._kept = self._kept or Kept(self._directory)
             await self._kept.watch(sandbox, config)
         except OSError:
-            self._keeps = False
-            return None
+            self._keep_no_more()
         return self._kept
+
+    def _keep_no_more(self) -> None:
+        self._keeps = False
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     async def _of_kept(
         self, index: Index, found: Contents, ignore_case: bool, path: str, glob: str | None
@@ -168,7 +188,7 @@ class Indexed:
         assert self._kept is not None and self._listed is not None, "it is kept up"
         stamps = self._listed.stamps
         if self._narrowing is None or self._narrowing[0] != index.revision or self._narrowing[1] is not stamps:
-            made = await asyncio.to_thread(index.narrowing, stamps.files, stamps.others)
+            made = await self._in_thread(lambda: index.narrowing(stamps.files, stamps.others))
             self._narrowing = index.revision, stamps, made
         narrowing = self._narrowing[2]
         inside = relative(path)
@@ -182,10 +202,11 @@ class Indexed:
             names = {name for name in names if wanted.match(in_bytes(name))}
         return Narrowed(sorted(names, key=in_bytes), self._kept.check)
 
-    def outdated(self) -> None:
+    async def outdated(self) -> None:
         """What was known of the files was not so."""
-        if self._kept is not None:
-            self._kept.forget()
+        async with self._lock:
+            if self._kept is not None:
+                self._kept.forget()
 
     async def _of_swept(
         self, index: Index, found: Contents, ignore_case: bool, sandbox: Sandbox, config: ToolConfig, path: str,
@@ -193,7 +214,7 @@ class Indexed:
     ) -> Narrowed | None:  # fmt: skip
         """By looking at each file."""
         stamps = await stamps_of(sandbox, config, path, glob)
-        narrowing = await asyncio.to_thread(index.narrowing, stamps.files, stamps.others)
+        narrowing = await self._in_thread(lambda: index.narrowing(stamps.files, stamps.others))
         names = narrowing.read(found, ignore_case)
         return None if 2 * len(names) > len(narrowing.paths) or not narrowing.paths else Narrowed(names)
 
@@ -226,7 +247,12 @@ class Indexed:
             listed = await self._listed_now(sandbox, config)
             if listed is None or self._kept is None:
                 break
-            if (changed := await self._kept.looked(listed, sandbox, config)) is not None:
+            try:
+                changed = await self._kept.looked(listed, sandbox, config)
+            except OSError:
+                self._keep_no_more()
+                break
+            if changed is not None:
                 return listed, changed
             self._kept.forget()
         return None, await stamps_of(sandbox, config)
@@ -235,16 +261,20 @@ class Indexed:
         self, index: Index, listed: Listed | None, looked: Stamps, sandbox: Sandbox
     ) -> Collection[str]:
         """Bring the index up to that; the files that are too long for it."""
+        followed, self._followed = self._followed, None
         if listed is None:
             await self._take_in(index, looked.files, looked.long, sandbox)
             return looked.long
-        if self._followed is not None and self._followed[0] == index.revision and self._followed[1] is listed.stamps:
-            await self._take_in(index, looked.files, looked.long, sandbox, listed.changed - looked.files.keys())
+        stamps, long = listed.stamps.files, listed.stamps.long
+        if followed is not None and followed[0] == index.loads and followed[1] is listed.stamps:
+            again = {path: stamps[path] for path in self._unread if path in stamps and path not in listed.changed}
+            gone = listed.changed - looked.files.keys()
+            await self._take_in(index, again | looked.files, looked.long, sandbox, gone)
         else:
-            now = {path: stamp for path, stamp in listed.stamps.files.items() if path not in listed.changed}
-            await self._take_in(index, now | looked.files, listed.stamps.long | looked.long, sandbox)
-        self._followed = index.revision, listed.stamps
-        return (listed.stamps.long - listed.changed) | looked.long
+            now = {path: stamp for path, stamp in stamps.items() if path not in listed.changed}
+            await self._take_in(index, now | looked.files, long | looked.long, sandbox)
+        self._followed = index.loads, listed.stamps
+        return (long - listed.changed) | looked.long
 
     async def _take_in(
         self, index: Index, stamps: Mapping[str, str], long: Collection[str], sandbox: Sandbox,
@@ -263,17 +293,26 @@ class Indexed:
             except OSError:
                 return None  # gone meanwhile, or grown too long
 
-        stale = await asyncio.to_thread(index.stale, now)
+        stale = await self._in_thread(lambda: index.stale(now))
+        self._unread.clear()
         read: list[tuple[str, bytes | None]] = [(path, None) for path in gone or ()]
         if gone is not None and not (stale or gone):
             return
         for start in range(0, max(len(stale), 1), _AT_ONCE):
             some = stale[start : start + _AT_ONCE]
-            read += zip(some, await asyncio.gather(*map(data_of, some)), strict=True)
+            given = list(zip(some, await asyncio.gather(*map(data_of, some)), strict=True))
+            self._unread.update(path for path, data in given if data is None)
+            read += given
             size = sum(len(data or b"") for _, data in read)
             if start + _AT_ONCE >= len(stale) or len(read) >= _TOGETHER or size > _TOGETHER_BYTES:
-                await asyncio.to_thread(index.update, now, read, whole=gone is None)
+                await self._in_thread(partial(index.update, now, read, whole=gone is None))
                 read = []
+
+
+def _let_be(task: asyncio.Task[object]) -> None:
+    """Nobody waits for its answer any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 _INDEXES: WeakKeyDictionary[Sandbox, Indexed] = WeakKeyDictionary()

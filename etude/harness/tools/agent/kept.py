@@ -22,7 +22,7 @@ from pathlib import Path
 
 from etude.environments.base import Sandbox
 from etude.harness.tools.agent.listing import GIT, is_text, naming
-from etude.harness.tools.agent.stamps import LISTING_BYTES, LOOK, Stamps, stamps_of, told_of
+from etude.harness.tools.agent.stamps import LISTING_BYTES, LOOK, MOST_FILES, Stamps, stamps_of, told_of
 from etude.harness.tools.base import ToolConfig
 from etude.host import beneath
 from etude.host.watch import Watch
@@ -44,7 +44,7 @@ if top=$({GIT} rev-parse --show-cdup 2>/dev/null); then
   printf '%s\\0' /etc/gitconfig ~/.gitconfig "$h/config" "$h/ignore" '' "$root"
   {GIT} -C "$root" config --path --show-origin -z --get-regexp '^include(if\\..*)?\\.path$'
   printf '\\0'
-  {GIT} ls-files -oiz --exclude-standard --directory | LC_ALL=C grep -z '/$' | {GIT} check-ignore -z --stdin
+  {GIT} ls-files -oiz --exclude-standard --directory | LC_ALL=C sed -nz 's|/$||p' | {GIT} check-ignore -z --stdin
 else
   printf 'none\\0'
   up=; for _ in {" ".join(map(str, range(_UP)))}; do up="../$up"; printf '%s\\0' "$up.git"; done
@@ -52,7 +52,8 @@ fi
 """
 """Shell that prints whether git names the files, and those that decide it; after an empty name where the repository is,
 and what configuration includes, with the file that says so, whether it is there or not; after another the directories
-that git ignores. It also lists, as if ignored, those in which every file is: what comes there later may not be."""
+that git ignores. It also lists those in which every file is ignored, and there what comes later may not be: asked by
+its name without a slash, a pattern for what is inside does not match it."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ class Kept:
         if changed is None:
             self.forget()
         elif self._listed is not None:
-            self._listed = await self._brought_up(self._listed, changed, sandbox, config)
+            before, self._listed = self._listed, None  # whoever is stopped on the way has forgotten what was told
+            self._listed = await self._brought_up(before, changed, sandbox, config)
             self._watches = self._listed is not None
         if self._listed is None:
             self._listed = await self._swept(sandbox, config)
@@ -105,10 +107,11 @@ class Kept:
         return self._listed
 
     async def looked(self, listed: Listed, sandbox: Sandbox, config: ToolConfig) -> Stamps | None:
-        """The stamps of what may have changed, as it is now; None where `listed` is not so any more."""
+        """The stamps of what may have changed, as it is now; None where `listed` is not so any more. Raises OSError
+        where a command cannot name it all."""
         named = naming(sorted(listed.changed))
         if named is None:
-            return None
+            raise OSError("too much has changed, or a name is no text")
         prints, env = named
         done = await sandbox.exec(
             f"{self.check}; date +%s; {{ {prints}; }} | {{ unset {' '.join(env)}; {LOOK}; }}",
@@ -130,7 +133,8 @@ class Kept:
         self._named_by, *files = takewhile(bool, told)
         files += _included(list(takewhile(bool, told)))
         self._deciding = sorted({posixpath.normpath(each) for each in files})
-        await asyncio.to_thread(self._watch.cover, {each.rstrip("/") for each in told if each.endswith("/")})
+        self._listed = None  # what happens before all is watched is told by a look at all files alone
+        await asyncio.to_thread(self._watch.cover, {each for each in told if each})
         deciding = _stamped(self._deciding)
         first = await sandbox.exec(deciding, timeout_s=config.command_timeout_s, max_output_bytes=LISTING_BYTES)
         self._expected = first.output.decode("utf-8", "surrogateescape").rstrip("\n")
@@ -142,8 +146,8 @@ class Kept:
         self.sweeps += 1
         await self.watch(sandbox, config)
         stamps = await stamps_of(sandbox, config)
-        if len(stamps.linked) > _MOST_LINKED:
-            raise OSError("too many files have a second name")
+        if len(stamps.linked) > _MOST_LINKED or len(stamps.files) >= MOST_FILES:
+            raise OSError("too many files, or with a second name")
         return Listed(stamps, self._unwatched(stamps) | stamps.linked)
 
     def _unwatched(self, stamps: Stamps) -> frozenset[str]:
@@ -164,6 +168,8 @@ class Kept:
         if any(found and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1) for found in there.values()):
             return None  # what is under its other name is not told
         known = listed.stamps.files.keys() | listed.changed | set(listed.stamps.others)
+        if gone and self._named_by == "git" and not any(beneath.lstat(self._directory, path) for path in known):
+            return None  # where git names no file, others are listed
         new = sorted(changed - gone - known)
         if len(new) > _MOST_NEW or len(listed.changed) + len(changed) > _MOST_CHANGED:
             return None

@@ -15,7 +15,7 @@ from etude.harness.tools.base import ToolConfig, ToolError, overdue
 from etude.search import settled, way_of_taking_in
 from etude.search.content import MOST_BYTES, too_long
 
-_MAX_FILES = 60_000
+MOST_FILES = 60_000
 LISTING_BYTES = 16_000_000
 LOOK = "xargs -0r stat --printf '%s %.9Y %.9Z %i\\t%Z %h %f\\t%n\\0' -- 2>/dev/null"
 """Shell that prints of each file it is told its stamp, when its status was changed, how many names it has, what it is,
@@ -73,7 +73,7 @@ def told_of(output: bytes) -> Stamps:
         plain = stat.S_ISREG(int(mode, 16))
         if plain and too_long(name, size):
             long.append(name)
-        if plain and size <= MOST_BYTES and len(files) < _MAX_FILES:
+        if plain and size <= MOST_BYTES and len(files) < MOST_FILES:
             files[name] = stamp + way if settled(int(now) - int(changed) - 1) else ""
             if names != "1":
                 linked.append(name)
