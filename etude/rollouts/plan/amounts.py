@@ -9,10 +9,10 @@ _SHORT = ((1e9, " billion"), (1e6, " million"), (1e3, " thousand"))
 
 def size_of(count: int) -> str:
     """Bytes."""
-    for unit, name in ((GIB, "GiB"), (2**20, "MiB")):
+    for unit, name in ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= unit:
             return f"{count / unit:,.1f} {name}"
-    return f"{count / 2**10:,.1f} KiB"
+    return f"{count} B"
 
 
 def flops_of(count: float) -> str:
