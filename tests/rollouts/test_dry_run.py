@@ -184,6 +184,14 @@ def test_the_hosts_memory_is_judged_of_all_ranks_of_a_computer(capsys):
     assert main(["train", "recipes/mesh.toml", "--host-memory", "1"]) == 42
 
 
+def test_kernels_that_a_run_from_here_would_take_are_told_where_they_are_not_those_played(monkeypatch):
+    run = dry("mesh")
+    monkeypatch.setenv("ETUDE_KERNELS", "triton")
+    assert "with ETUDE_KERNELS=triton, as it is set here, a run with a mesh is refused" in run.caveats
+    monkeypatch.setenv("ETUDE_KERNELS", "torch")
+    assert len(run.caveats) == 1 and replace(run, machine=replace(H100, name=HERE)).caveats == []
+
+
 def test_small_amounts_can_be_read():
     said = "\n".join(lines_of(dry("quickstart", H100)))
     assert "1.51 million parameters" in said and "gigaflop" in said and "; 1 rank (" in said
