@@ -231,8 +231,12 @@ def _check_known(raw: dict[str, Any], path: list[str], schema: type[Config]) -> 
 
 
 def _errors(error: ValidationError) -> list[dict[str, Any]]:
-    """Without those that only follow from others."""
-    return [dict(item) for item in error.errors() if item["type"] != "default_factory_not_called"]
+    """Without those that only follow from others: pydantic counts what is in a list without what is wrong there."""
+    found: list[dict[str, Any]] = [
+        dict(item) for item in error.errors() if item["type"] != "default_factory_not_called"
+    ]
+    inside = {each["loc"][:depth] for each in found for depth in range(len(each["loc"]))}
+    return [item for item in found if item["type"] != "too_short" or item["loc"] not in inside]
 
 
 def _explain(item: dict[str, Any], schema: type[BaseModel]) -> str:
@@ -254,6 +258,8 @@ def _explain(item: dict[str, Any], schema: type[BaseModel]) -> str:
             said += context["expected_tags"].replace("'", "")
         case "union_tag_invalid" | "union_tag_not_found" | "model_type":
             said = "must be a table"
+        case "too_short" if not context["actual_length"]:
+            said = "must not be empty"
         case "tuple_type" | "list_type":
             said = f"must be a list, like {_as_list(item['input'])}"
         case "value_error":

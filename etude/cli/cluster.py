@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import pkgutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,11 +60,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _manifest(options: argparse.Namespace) -> int:
-    from etude.rollouts.machines.manifest import planned, yaml_of
+    from etude.rollouts.machines.manifest import planned, remarks, yaml_of
     from etude.rollouts.machines.nodes_config import NodesConfig
 
     run = planned(options.recipe, options.set, load_recipe(options.nodes, NodesConfig))
     documents = pkgutil.resolve_name(f"etude.rollouts.machines.{options.form}:documents_of")(run)
+    for remark in remarks(run):
+        say(f"etude cluster manifest: {remark}", sys.stderr)
     say(json.dumps({"form": options.form, "documents": documents}) if options.json else yaml_of(documents))
     return 0
 

@@ -11,6 +11,7 @@ import os
 import pkgutil
 import signal
 import sys
+from pathlib import Path
 
 from etude.cli.parser import parser_of
 from etude.errors import ConfigError, EtudeError, Exit, Interrupted, Terminated
@@ -117,23 +118,28 @@ def _of_an_extra(error: ModuleNotFoundError, command: str) -> str | None:
 
 
 def _of_another(options: argparse.Namespace) -> str | None:
-    """Where the file is one for another command: this one knows less than half of its keys, and the other all."""
+    """Where a file is one for another command."""
+    words = f"{options.command} {getattr(options, 'action', '')}"
+    ours = _ALIKE.get(words) or _ALIKE.get(options.command, options.command)
+    given = [(getattr(options, "recipe", None) or getattr(options, "config", None), ours)]
+    given.append((getattr(options, "nodes", None), "cluster manifest"))
+    return next((said for file, line in given if file is not None and (said := _not_of(line, file))), None)
+
+
+def _not_of(ours: str, file: Path) -> str | None:
+    """What another command's file is: this one knows less than half of its keys, and the other all."""
     from etude.config import read_toml
 
-    file = getattr(options, "recipe", None) or getattr(options, "config", None)
-    if file is None:
-        return None
     try:
         keys = read_toml(file).keys()
     except (ConfigError, OSError):
         return None
-    words = f"{options.command} {getattr(options, 'action', '')}"
-    ours = _ALIKE.get(words) or _ALIKE.get(options.command, options.command)
-    for line in sorted(FILES, key=lambda line: line.split()[0] != ours):  # this command's own first
+    own = {line: ours in (line, line.split()[0]) for line in FILES}
+    for line in sorted(FILES, key=lambda line: not own[line]):  # this command's own first
         most = max(len(keys & pkgutil.resolve_name(config).model_fields.keys()) for config in FILES[line])
-        if line.split()[0] == ours and 2 * most >= len(keys):
+        if own[line] and 2 * most >= len(keys):
             return None
-        if line.split()[0] != ours and most == len(keys):
+        if not own[line] and most == len(keys):
             return f"{file}: this is a file for `etude {line}`"
     return None
 

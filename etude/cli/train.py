@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MACHINE",
         help="with --dry-run: the accelerator of each rank, h100 say; without it this computer",
     )
+    parser.add_argument(
+        "--host-memory", type=float, metavar="GIB", help="with --on: the memory of each computer that has them"
+    )
     parser.add_argument("--json", action="store_true", help="print nothing but the final JSON line")
     parser.add_argument(
         "--unsupervised", action="store_true", help="in this process: if it dies, nothing starts it again"
@@ -50,8 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.explain is not None:
         return _explain(options)
-    if options.on is not None and not options.dry_run:
-        raise ConfigError("--on: says what a dry run is for; add --dry-run, or leave it out")
+    for option, given in (("--on", options.on), ("--host-memory", options.host_memory)):
+        if given is not None and not options.dry_run:
+            raise ConfigError(f"{option}: says what a dry run is for; add --dry-run, or leave it out")
     if options.dry_run:
         return _dry_run(options)
     if options.serve and options.unsupervised:
@@ -74,11 +78,12 @@ def _explain(options: argparse.Namespace) -> int:
 def _dry_run(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
     from etude.rollouts.config import RunConfig
-    from etude.rollouts.plan.dry_run import dry_run, lines_of
+    from etude.rollouts.plan.dry_run import dry_run
+    from etude.rollouts.plan.dry_run_lines import lines_of
     from etude.rollouts.plan.machines import HERE, machine_named
 
     config = load_recipe(options.recipe, RunConfig, options.set)
-    found = dry_run(config, machine_named(options.on or HERE, config.trainer.processes))
+    found = dry_run(config, machine_named(options.on or HERE, config.trainer.processes, options.host_memory))
     say(json.dumps(found.as_json()) if options.json else "\n".join(lines_of(found)))
     return 0 if found.fits else 1
 

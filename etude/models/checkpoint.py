@@ -240,6 +240,11 @@ def _held(directory: Path) -> dict[str, _Held]:
         if len(named) > MOST_FILES:
             raise CheckpointError(f"{directory / INDEX}: names {len(named):,} files; at most {MOST_FILES:,} are read")
     found = {name: files.located(directory, name) for name in named}
+    if found == {WEIGHTS: None} and not any(directory.glob("*.safetensors")):
+        raise CheckpointError(
+            f"{directory}: holds the shape of a model and no weights ({WEIGHTS}); give a directory that has them: "
+            "--set model.path=DIRECTORY in a run"
+        )
     if absent := [name for name, path in found.items() if path is None]:
         raise CheckpointError(f"{directory}: no such file: {files.few(absent)}; download the checkpoint again")
     held: dict[str, _Held] = {}

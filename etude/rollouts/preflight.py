@@ -11,6 +11,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from etude.environments.backends import open_backend, plugin_of
 from etude.environments.cluster.config import ClusterConfig
 from etude.environments.doctor import diagnose
@@ -28,6 +30,7 @@ from etude.tasks.families import family
 from etude.tasks.harbor import read_tasks
 from etude.tasks.mined.shown import install_missing
 from etude.tasks.planted import is_planted, script_of
+from etude.trainer.mesh.device import DEVICE, caveat
 from etude.trainer.mesh.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ async def preflight(config: RunConfig, directory: Path) -> None:
         )
     if config.trainer.mesh is not None:
         Sizes.of(config.trainer.mesh).require(shape)
+        _remark_on_gpus(config)
     _room(directory)
     tasks = read_tasks(config.rollouts.tasks) if config.rollouts.tasks else []
     _room_for_a_turn(config, shape, chat, tasks)
@@ -74,6 +78,15 @@ def _local_backends(config: RunConfig) -> tuple[BackendTable, ...]:
     if config.cluster is not None:
         return config.cluster.backends
     return (config.environment,) if plugin_of(config.environment).probe is not None else ()
+
+
+def _remark_on_gpus(config: RunConfig) -> None:
+    """Where there are some, which a mesh would leave idle."""
+    from etude.kernels.devices import present
+
+    said = caveat(config.trainer, "this run leaves the GPUs of this computer to others")
+    if said and present() != DEVICE:
+        structlog.get_logger("train").warning(said)
 
 
 def _import_named(config: RunConfig) -> None:

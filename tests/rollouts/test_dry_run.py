@@ -3,16 +3,20 @@
 import json
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from etude.cli.main import main
 from etude.config import load_recipe
 from etude.errors import ConfigError
 from etude.rollouts.config import RunConfig
-from etude.rollouts.plan.dry_run import STATE, dry_run, lines_of
-from etude.rollouts.plan.machines import KNOWN, USABLE, Machine, fitted, machine_named, this_computer
+from etude.rollouts.plan.dry_run import dry_run
+from etude.rollouts.plan.dry_run_lines import lines_of
+from etude.rollouts.plan.machines import GIB, HERE, KNOWN, USABLE, Machine, fitted, machine_named, this_computer
+from etude.rollouts.plan.remedies import STATE
 from etude.trainer.mesh.counting import Link, Traffic, Work
 from etude.weights.publisher import KEPT_SETS
 
@@ -35,6 +39,11 @@ FOR_MACHINES = {
     "eight-gpus": (8, {"gathers", "reduce-scatters", "experts"}),
     "cluster": (256, {"gathers", "reduce-scatters", "experts", "context"}),
 }
+PASSES = 4
+"""Over what is multiplied in parts: forward, the same again in the backward, and by each of the two factors."""
+TOKENS, SAMPLED, WIDTH, VOCABULARY, EXPERTS, LAYERS = 8192, 4096, 2048, 151_936, 128, 48
+IN_FP32 = 2 * PASSES * WIDTH * (SAMPLED * VOCABULARY + TOKENS * EXPERTS * LAYERS)
+"""Of a piece of eight-gpus: logits of the sampled half, and routers. Attention is in bf16, its backward too."""
 PARAMETERS = {"one-gpu": 596_049_920, "eight-gpus": 30_532_122_624, "cluster": 671_026_404_352}
 """As they are published, or counted from the published shape."""
 
@@ -68,12 +77,25 @@ def test_each_recipe_fits_the_machines_it_is_for(recipe):
     if recipe in ("one-gpu", "mesh"):
         assert in_fp32 == 1 and run.piece_s > found["flops_per_piece"] / H100.fp32
     else:
-        assert 0 < in_fp32 < 0.3, "logits and routers, of a mesh that computes in bf16"
+        assert 0 < in_fp32 < 0.05, "logits and routers, of a mesh that computes in bf16"
+    if recipe == "eight-gpus":
+        assert found["fp32_flops_per_piece"] == IN_FP32
+        sent = found["links"]["a version"]["a version, inside a computer"]["bytes"]
+        assert sent == pytest.approx(2 * PARAMETERS[recipe] / 8 * 7 / 8, rel=0.002), "an eighth stays where it is"
+    together = min(ranks, 8)
+    one = sum(on_host.values()) - on_host["published versions"]
+    assert together * one < found["bytes"]["on_computer"] <= together * sum(on_host.values())
+    if recipe == "cluster":  # 58 ranks have 70 GiB: five sets of a stack; most others have far less
+        assert sum(run.rehearsal.published) < 0.5 * ranks * max(run.rehearsal.published)
+        assert run.rate.step_s > H100.seconds(run.rehearsal.optimizer) + run.rehearsal.version_received / H100.between
     between = any("between" in kind for kind in found["links"]["a piece"])
     assert between == (ranks > 8)
     said = "\n".join(lines_of(run))
-    assert f"{ranks} ranks" in said and said.endswith("has to give")
-    assert "in the host's memory, of each rank: " in said
+    assert f"{ranks} rank{'s' * (ranks > 1)} (" in said and "in the host's memory, of the rank that has most" in said
+    assert "\nfits: " in said and said.endswith(found["caveats"][-1])
+    on_cpus = "the ranks of a mesh compute on CPUs today, also where there are GPUs (docs/limits.md)"
+    assert found["caveats"][0].startswith(on_cpus) == (recipe != "one-gpu")
+    assert ("ETUDE_KERNELS=torch" in found["caveats"][0]) == (recipe == "one-gpu")
 
 
 MADE = {"agent": "recipes/shapes/Qwen3-0.6B", "longhorizon": "models/etude-tiny"}
@@ -127,10 +149,53 @@ def test_more_ranks_are_asked_for_where_nothing_else_helps():
     sets = ("trainer.piece_tokens=8", FIXED[1], "trainer.parity_tokens=0", "trainer.optimizer.format=bf16")
     as_it_was = dry("mesh", H100, *sets)
     state = sum(as_it_was.rehearsal.fullest.get(kind, 0) for kind in STATE)
-    run = dry("mesh", machine_with(as_it_was.needed - int(0.75 * state)), *sets)
-    assert re.search(r"use \d+ ranks: trainer.ranks = \{fsdp = \d+, ep = 2\}$", run.fault)
+    small = machine_with(as_it_was.needed - int(0.4 * state))
+    run = dry("mesh", small, *sets)
+    found = re.search(r"use \d+ ranks: (trainer.ranks) = (\{fsdp = \d+, ep = 2\})$", run.fault)
+    assert found and dry("mesh", small, *sets, f"{found[1]}={found[2]}").fits
     run = dry("mesh", machine_with(as_it_was.needed - state - 1), *sets)
-    assert "a piece alone takes" in run.fault
+    assert "no single key makes it fit (" in run.fault and "take a larger accelerator" in run.fault
+
+
+def test_a_piece_is_not_blamed_for_what_the_optimizer_and_the_engine_hold():
+    """No shorter piece helps one-gpu on an RTX 4090: the update of its embeddings is its fullest moment, and the engine
+    has most."""
+    small = KNOWN["rtx-4090"]
+    run = dry("one-gpu", small)
+    found = re.search(r"set (engine.cache_tokens) = (\d+)$", run.fault)
+    assert found and dry("one-gpu", small, f"{found[1]}={found[2]}").fits
+    assert not dry("one-gpu", small, f"{found[1]}={int(found[2]) + 2048}").fits, "and no smaller than it must be"
+
+
+def test_this_computer_is_given_no_advice_that_needs_more_of_it():
+    """Further ranks share the memory that there is."""
+    here = replace(machine_with(1 << 20), name=HERE)
+    fault = dry("mesh", here).fault
+    assert "no single key makes it fit" in fault and "--on" in fault and "ranks:" not in fault
+
+
+def test_the_hosts_memory_is_judged_of_all_ranks_of_a_computer(capsys):
+    command = ["train", "recipes/mesh.toml", "--dry-run", "--on", "h100"]
+    needed = dry("mesh").on_computer
+    assert main([*command, "--host-memory", str(1.01 * needed / USABLE / GIB)]) == 0
+    assert main([*command, "--host-memory", str(0.9 * needed / USABLE / GIB)]) == 1
+    said = capsys.readouterr().out
+    assert "does not fit: the ranks of a computer keep" in said and "in its host's memory, which has" in said
+    assert main(["train", "recipes/mesh.toml", "--host-memory", "1"]) == 42
+
+
+def test_kernels_that_a_run_from_here_would_take_are_told_where_they_are_not_those_played(monkeypatch):
+    run = dry("mesh")
+    monkeypatch.setenv("ETUDE_KERNELS", "triton")
+    assert "with ETUDE_KERNELS=triton, as it is set here, a run with a mesh is refused" in run.caveats
+    monkeypatch.setenv("ETUDE_KERNELS", "torch")
+    assert len(run.caveats) == 1 and replace(run, machine=replace(H100, name=HERE)).caveats == []
+
+
+def test_small_amounts_can_be_read():
+    said = "\n".join(lines_of(dry("quickstart", H100)))
+    assert "1.51 million parameters" in said and "gigaflop" in said and "; 1 rank (" in said
+    assert re.search(r"\b0\.0 [KMGTgt]", said) is None and "it sends nothing to others" in said
 
 
 def test_the_command_says_it_and_ends_with_1_where_it_does_not_fit(capsys):
@@ -148,11 +213,14 @@ def test_the_command_says_it_and_ends_with_1_where_it_does_not_fit(capsys):
 def test_a_name_that_no_machine_has_is_refused_with_those_that_there_are():
     with pytest.raises(ConfigError, match="--on tpu: no such accelerator is known; there are rtx-4090, a100"):
         machine_named("tpu")
+    with pytest.raises(ConfigError, match=r"--on H100: .* \(did you mean h100\?\)"):
+        machine_named("H100")
 
 
 def test_this_computer_is_measured_and_shared():
     alone, shared = this_computer(), this_computer(64)
-    assert 1e8 < shared.flops < alone.flops < 1e14 and alone.memory == pytest.approx(64 * shared.memory, rel=0.01)
+    assert 1e8 < shared.flops < alone.flops < 1e14 and alone.memory == pytest.approx(64 * shared.memory, rel=0.2)
+    assert alone.memory < psutil.virtual_memory().total, "what others have is not there"
     assert 1e7 < shared.inside <= 1e12 and not alone.overlaps
 
 

@@ -35,6 +35,11 @@ def recipe(*sets):
         (['machines=[{address="A.example"}, {address="a.example"}]'], "a.example is there twice"),
         (['machines=[{address="10.0.0.01"}]'], "Leading zeros are not permitted"),
         (['machines=[{address="fe80::1"}]'], "no IPv6; give a name or an IPv4 address"),
+        (['machines=[{address="127.0.0.1"}]'], "127.0.0.1: is every machine's name for itself, and Ray takes another"),
+        (['machines=[{address="localhost"}]'], "give the address by which others reach this one"),
+        (['machines=[{address="10.0.0.1:22"}]'], r"give the address alone; a port of ssh's is one of ssh_options"),
+        (['machines=[{address="root@10.0.0.1"}]'], "a user's name goes into `ssh`"),
+        (["machines=[]"], "machines: must not be empty"),
         (['machines=[{address="a", resources={x=inf}}]'], r"machines\.0\.resources\.x: Input should be"),
         (['machines=[{address="a", resources={CPU=4}}]'], "CPU is Ray's own name; give cpus"),
         (['machines=[{address="a", ssh="-oProxyCommand=x"}]'], "ssh"),
@@ -44,8 +49,9 @@ def recipe(*sets):
     ],
 )
 def test_a_file_of_machines_that_cannot_be_meant_is_refused(sets, said):
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=said) as error:
         cluster(*sets)
+    assert "after validation" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +59,7 @@ def test_a_file_of_machines_that_cannot_be_meant_is_refused(sets, said):
     [
         (["machines.url=ray://10.0.0.1:10001"], "Start the run on a machine of the cluster"),
         (["machines.url=10.0.0.1"], "is not HOST:PORT"),
+        (["trainer.ranks={}"], "trainer.ranks: must not be empty"),
         (["machines.url=10.0.0.1:6379", "machines.places={sessions={CPU=0}}"], "machines.places.sessions.CPU"),
         (["machines.url=10.0.0.1:6379", "control.enabled=true"], "set it to false where `machines` is given"),
     ],
@@ -78,6 +85,7 @@ HEAD = {
     "head": True,
     "table": {"10.0.0.1": {"alive": True, "resources": {"CPU": 2, "node:10.0.0.1": 1, "memory": 9}}},
 }
+OTHER = {**HEAD, "table": {"192.0.2.2": {"alive": True, "resources": {}}}}
 LOST = {**HEAD, "table": {"10.0.0.2": {"alive": False, "resources": {}}}}
 
 
@@ -92,11 +100,28 @@ LOST = {**HEAD, "table": {"10.0.0.2": {"alive": False, "resources": {}}}}
         (ALIVE, {**ALIVE, "silent": "it hangs"}, "unknown", "it hangs"),
         (ALIVE, Unreached("gone"), "unknown", "cannot be asked"),
         (Unreached("ssh gets no connection"), HEAD, "unreachable", "no connection"),
+        (ConfigError("python: 10.0.0.2 has no /opt/python"), HEAD, "unknown", "has no /opt/python"),
     ],
 )
 def test_a_machine_is_described_by_itself_and_by_the_head(look, head, state, why):
     said = status_of(cluster().machines[1], False, look, head)
     assert said.state == state and why in said.why
+
+
+def test_a_head_that_ray_knows_by_another_address_is_told_which():
+    said = status_of(cluster().head, True, OTHER, OTHER)
+    assert said.state == "dead" and said.why.startswith("Ray knows it as 192.0.2.2; give that as its address")
+
+
+@pytest.mark.parametrize("verb", ["up", "down"])
+def test_all_machines_that_are_out_of_reach_are_named_at_once(ssh, tmp_path, verb):
+    ssh("echo 'Connection refused' >&2; exit 255")
+    config = cluster(f'token_file="{tmp_path}/token"', 'ssh_options=["Port=22223"]')
+    with pytest.raises(EtudeError) as error:
+        asyncio.run(getattr(BareCluster(config), verb)())
+    said = str(error.value)
+    assert "10.0.0.1: ssh gets no connection" in said and "10.0.0.2: ssh gets no connection" in said
+    assert "ssh -o Port=22223 -o BatchMode=yes root@two true" in said
 
 
 def test_what_a_machine_gives_away_is_told_without_rays_own_names():

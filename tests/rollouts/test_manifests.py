@@ -169,7 +169,7 @@ def groups(*of):
         ("env={HTTP_AUTHORIZATION='x'}", "HTTP_AUTHORIZATION names a secret"),
         ("env={SLACK_WEBHOOK='x'}", "SLACK_WEBHOOK names a secret"),
         ("env={DATABASE_URL='postgres://u:abc@db/x'}", "DATABASE_URL holds a URL with a user's name"),
-        ("secrets={HF_TOKEN='hf_abc'}", "secrets.HF_TOKEN"),
+        ("secrets={HF_TOKEN='hf_abc'}", "secrets.HF_TOKEN: give SECRET/KEY, a Secret of Kubernetes"),
         (groups(GROUP.replace("head=4", "head=inf")), r"groups\.0\.resources\.head: Input should be"),
         (groups(GROUP, SESSIONS.replace("count=2", "count=30000000")), r"groups\.1\.count: Input should be less"),
     ],
@@ -203,6 +203,7 @@ def test_a_file_of_nodes_that_cannot_be_meant_is_refused(nodes, override, said):
         (["store='s3://KEY:hidden@bucket/runs'"], [], "^store: holds a URL with a user's name"),
         (["engine={kind='vllm', urls=['http://u:hidden@gpu:8000'], weights_dir='/shared/w'}"], [], "^engine.urls: hol"),
         (["control.enabled=true"], [], "control.enabled"),
+        (["trainer.ranks={ep=3}"], [], "trainer.ranks: ep = 3 does not divide the model's 8 experts"),
     ],
 )
 def test_a_run_that_could_not_be_there_is_refused_in_one_sentence(nodes, sets, of_nodes, said):
@@ -227,6 +228,9 @@ def test_the_command_says_what_is_wrong_with_the_recipe(nodes, capsys, override,
 def test_files_in_the_wrong_order_are_known_by_what_they_are(nodes, capsys):
     assert main(["cluster", "manifest", str(nodes), str(RECIPE), "--form", "kuberay"]) == 42
     assert f"{nodes}: this is a file for `etude cluster manifest`" in capsys.readouterr().err
+    assert main(["cluster", "manifest", str(RECIPE), str(RECIPE), "--form", "kuberay"]) == 42
+    said = capsys.readouterr().err
+    assert f"{RECIPE}: this is a file for `etude train`" in said and "unknown key" not in said
     assert main(["cluster", "up", str(RECIPE)]) == 42
     assert f"{RECIPE}: this is a file for `etude train`" in capsys.readouterr().err
 
@@ -284,6 +288,51 @@ def test_amounts_are_written_with_all_their_digits(nodes):
 def test_nodes_that_skypilot_does_not_have_are_refused(nodes, of, said):
     with pytest.raises(ConfigError, match=said):
         skypilot.documents_of(planned(RECIPE, [], load_recipe(nodes, NodesConfig, [groups(*of)])))
+
+
+WIDE = """{"architectures": ["Qwen3ForCausalLM"], "vocab_size": 151936, "hidden_size": 4096, "num_hidden_layers": 36,
+"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288, "rms_norm_eps": 1e-06,
+"rope_theta": 1000000, "max_position_embeddings": 40960, "tie_word_embeddings": false}"""
+"""8.2 billion parameters, of which a rank has half: masters, moments, a checkpoint, five versions."""
+
+
+def test_ranks_that_the_memory_of_a_node_does_not_hold_are_refused(nodes, tmp_path):
+    (tmp_path / "wide").mkdir()
+    (tmp_path / "wide/config.json").write_text(WIDE)
+    sets = (f"model.path={tmp_path}/wide", "trainer.ranks={fsdp=2}", "trainer.parity_tokens=0")
+    with pytest.raises(
+        ConfigError, match=r"groups.head: 2 ranks .* keep up to [23]\d\d GiB .* memory_gb = 64: raise that"
+    ):
+        run_of(nodes, *sets)
+    large = groups(GROUP.replace("64", "400"), SESSIONS)
+    assert planned(RECIPE, sets, load_recipe(nodes, NodesConfig, [large]))
+
+
+def test_gpus_that_would_have_nothing_to_do_are_told_of(nodes, capsys):
+    command = ["cluster", "manifest", str(RECIPE), "--form", "kuberay"]
+    assert main([*command[:3], str(nodes), *command[3:]]) == 0
+    assert capsys.readouterr().err == ""
+    nodes.write_text(NODES.replace('name = "head"', 'name = "head"\ngpus = 8'))
+    command.insert(3, str(nodes))
+    assert main(command) == 0
+    assert "groups.head: no part of the run asks for their GPUs (machines.places)" in capsys.readouterr().err
+    assert main([*command, "--set", OF_GPUS, "--set", "trainer.ranks={ep=2}"]) == 0
+    said = capsys.readouterr().err
+    assert "the ranks of a mesh compute on CPUs today" in said and "no part of the run" not in said
+    assert main([*command, "--set", OF_GPUS]) == 0
+    assert capsys.readouterr().err == "", "a trainer that is no mesh computes on a GPU"
+
+
+@pytest.mark.parametrize(("code", "ends"), [(42, 0), (0, 0), (1, 1), (143, 143)])
+def test_a_run_that_is_refused_is_not_tried_on_another_cluster(nodes, tmp_path, code, ends):
+    """KubeRay makes one for every end but 0."""
+    script = kuberay.documents_of(run_of(nodes))[0]["data"]["run.sh"]
+    (etude := tmp_path / "etude").write_text(f'#!/bin/sh\n[ "$1" = train ] && exit {code}\nexit 0\n')
+    etude.chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", script], env=path, capture_output=True, text=True, check=False)
+    assert done.returncode == ends
+    assert ("the run was refused" in done.stderr) == (code == 42)
 
 
 def test_the_wait_for_machines_names_what_it_waits_for():

@@ -74,6 +74,18 @@ def test_what_runs_together_shares_a_step_and_leaves_when_it_is_done():
     assert forecast.step_s == pytest.approx(0.1 + 10 * 0.012 + 20 * 0.011)
 
 
+def test_a_run_of_which_no_group_can_be_trained_on_is_told_and_not_played_for_ever():
+    """Its recipe drops groups whose rollouts all earn the same."""
+    alike = rates([tuple(played(0.0) for _ in range(4))] * 7)
+    with pytest.raises(ConfigError, match=r"no step would be made: none of the 7 groups .* zero_variance") as error:
+        Simulation(alike, SYNC).run(5)
+    assert 'groups.drop_zero_variance = "never"' in str(error.value)
+    assert Simulation(alike, recipe('groups.drop_zero_variance="never"')).run(5).steps == 5
+    one = tuple(played(float(at % 2)) for at in range(4))
+    rare = rates([*alike.groups * 20, one])
+    assert Simulation(rare, SYNC).run(2).steps == 2, "one group of 141 is enough"
+
+
 def test_nothing_waits_in_a_free_schedule_and_no_sample_is_older_than_its_bound():
     known = rates(long_tailed(), TrainerRate(0.4, 0.0))
     sync = Simulation(known, SYNC).run(30)

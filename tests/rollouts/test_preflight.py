@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from etude.config import load_recipe
 from etude.errors import ConfigError
@@ -54,3 +55,21 @@ def test_replay_of_a_model_without_routers(tmp_path):
     asyncio.run(preflight(recipe(dense), tmp_path))
     assert "ep = 2, but the model has no experts" in refused(tmp_path, dense, "trainer.ranks={ep=2}")
     assert "no routers to replay" in refused(tmp_path, dense, "trainer.router_replay=true")
+
+
+def test_gpus_that_a_mesh_leaves_idle_are_told_of_at_the_start(tmp_path, monkeypatch, capsys):
+    """Where torch sees some, and the ranks are a mesh's."""
+    said = "the ranks of a mesh compute on CPUs today"
+    mesh = "trainer.ranks={ep=2}"
+    asyncio.run(preflight(recipe(mesh), tmp_path))
+    assert said not in "".join(capsys.readouterr())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    asyncio.run(preflight(recipe(), tmp_path))
+    assert said not in "".join(capsys.readouterr())
+    asyncio.run(preflight(recipe(mesh), tmp_path))
+    assert said in "".join(capsys.readouterr())
+
+
+def test_a_directory_with_a_shape_alone_is_said_to_hold_no_weights(tmp_path):
+    told = refused(tmp_path, f"model.path={ROOT / 'recipes/shapes/Qwen3-0.6B'}")
+    assert "holds the shape of a model and no weights" in told and "--set model.path=DIRECTORY" in told

@@ -19,7 +19,7 @@ from etude.deadlines import scaled
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError
 from etude.rollouts.machines.bare_config import BareConfig, MachineConfig
 from etude.rollouts.machines.config import OBJECT_STORE_BYTES
-from etude.rollouts.machines.ssh import ask
+from etude.rollouts.machines.ssh import Unreached, ask
 
 ASK_S = 30.0
 """For ssh to connect and Python to look at the processes there, or at Ray's table."""
@@ -39,7 +39,8 @@ class MachineStatus:
     is_head: bool
     state: State
     """alive: its processes are there and Ray counts on it. dead: one of the two is not so. stopped: neither is.
-    unreachable: ssh gets no answer. unknown: its processes are there, and the head says nothing."""
+    unreachable: ssh gets no answer. unknown: Etude cannot be asked there, or its processes are there and the head says
+    nothing."""
     processes: int | None = None
     """Of Ray, on the machine; None: it did not say."""
     resources: dict[str, float] = field(default_factory=dict)
@@ -94,9 +95,7 @@ class BareCluster:
                     wrong.append(said)
                 else:
                     ended[machine.address] = said["ended"]
-        if wrong:
-            others = f" ({len(wrong) - 1} more machines were not seen to)" if len(wrong) > 1 else ""
-            raise EtudeError(f"{wrong[0]}{others}") if isinstance(wrong[0], EtudeError) else wrong[0]
+        _raise(wrong)
         return ended
 
     async def _joined(self) -> list[MachineStatus]:
@@ -115,15 +114,11 @@ class BareCluster:
     async def _all(
         self, verb: str, more: dict[str, Any], seconds: float, machines: Sequence[MachineConfig] | None = None
     ) -> dict[str, dict[str, Any]]:
-        """What each answers, by its address. Raises what the first says that is wrong, when all have answered."""
+        """What each answers, by its address. Raises what is wrong with any, when all have answered."""
         asked = self.config.machines if machines is None else machines
         answers = await self._answers(verb, more, seconds, asked)
-        found: dict[str, dict[str, Any]] = {}
-        for machine, said in zip(asked, answers, strict=True):
-            if isinstance(said, BaseException):
-                raise said
-            found[machine.address] = said
-        return found
+        _raise([said for said in answers if isinstance(said, BaseException)])
+        return {machine.address: said for machine, said in zip(asked, answers, strict=True)}
 
     async def _answers(
         self, verb: str, more: dict[str, Any], seconds: float, machines: Sequence[MachineConfig]
@@ -141,6 +136,16 @@ class BareCluster:
         if verb == "start":
             request["options"] = _options(config, machine)
         return await ask(config, machine, request, scaled(seconds))
+
+
+def _raise(wrong: Sequence[BaseException]) -> None:
+    """What is wrong with each machine, all at once: so that none is found only when another is mended."""
+    for each in wrong:
+        if len(wrong) == 1 or not isinstance(each, EtudeError):
+            raise each
+    if wrong:
+        kind = ConfigError if all(isinstance(each, ConfigError) for each in wrong) else EtudeError
+        raise kind("; ".join(map(str, wrong)))
 
 
 def _options(config: BareConfig, machine: MachineConfig) -> list[str]:
@@ -174,7 +179,7 @@ def status_of(machine: MachineConfig, is_head: bool, look: Any, of_head: Any) ->
         return MachineStatus(machine.address, is_head, word, processes, resources or {}, why)
 
     if isinstance(look, BaseException):
-        return state("unreachable", str(look))
+        return state("unreachable" if isinstance(look, Unreached) else "unknown", str(look))
     table, silence = _table_of(of_head)
     entry = table.get(machine.address)
     counted = entry is not None and entry["alive"]
@@ -184,6 +189,8 @@ def status_of(machine: MachineConfig, is_head: bool, look: Any, of_head: Any) ->
         return state("stopped", f"nothing of the cluster runs there; {_AGAIN}")
     if silence:
         return state("dead" if is_head else "unknown", f"{silence}; {_AGAIN}")
+    if not counted and is_head and len(table) == 1 and entry is None:
+        return state("dead", f"Ray knows it as {min(table)}; give that as its address, then `etude cluster up`")
     if not counted:
         return state("dead", f"Ray has {'given it up' if entry else 'not heard of it'}, so it ends by itself; {_AGAIN}")
     names = {name: amount for name, amount in entry["resources"].items() if not name.startswith("node:")}

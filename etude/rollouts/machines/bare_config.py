@@ -28,6 +28,15 @@ _OURS = re.compile(r"RAY_|ETUDE_")
 
 def _as_usual(address: str) -> str:
     """The one spelling of an address. Raises ValueError for what is none, or of a kind that was never tried."""
+    if re.fullmatch(r"[^:]+:\d+", address):
+        raise ValueError(f'{address}: give the address alone; a port of ssh\'s is one of ssh_options: "Port=2222"')
+    if re.search(r"[^\w.:\-]", address) or not address:
+        raise ValueError(f"{address!r}: give a name or an IPv4 address of the machine; a user's name goes into `ssh`")
+    if address.lower() == "localhost" or address.startswith("127."):
+        raise ValueError(
+            f"{address}: is every machine's name for itself, and Ray takes another; give the address by which others "
+            "reach this one"
+        )
     if ":" in address:
         raise ValueError(f"{address}: Etude's clusters know no IPv6; give a name or an IPv4 address of the machine")
     if re.fullmatch(r"[\d.]+", address):
@@ -38,7 +47,7 @@ def _as_usual(address: str) -> str:
 class MachineConfig(Config):
     """One machine."""
 
-    address: Annotated[str, Field(pattern=r"^[\w.:\-]+$"), AfterValidator(_as_usual)]
+    address: Annotated[str, AfterValidator(_as_usual)]
     """By which the others reach it: an IPv4 address or a name."""
     ssh: Destination | None = None
     """What `ssh` is told, `USER@HOST` or a host of ~/.ssh/config; None: the address."""

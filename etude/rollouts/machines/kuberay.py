@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from etude.errors import Exit
 from etude.rollouts.machines.config import OBJECT_STORE_BYTES
 from etude.rollouts.machines.manifest import PORT, Planned
 from etude.rollouts.machines.nodes_config import NodeGroup
@@ -16,6 +17,10 @@ from etude.rollouts.machines.room import number_of
 
 _GIVEN = "/run/etude"
 """Where the head finds what is in the ConfigMap."""
+_REFUSED = (
+    "the run was refused, so nothing was trained, and no other cluster would change that; mend what is said above"
+)
+"""A job that fails is tried again, on as many nodes."""
 _TRIES = 3
 """New clusters after the first: the head's death is the run's, and it goes on in another one."""
 
@@ -23,7 +28,11 @@ _TRIES = 3
 def documents_of(run: Planned) -> list[dict[str, Any]]:
     """What is applied, in order."""
     config_map, (head, *others) = f"{run.name}-run", run.nodes.groups
-    script = ["set -eu", f"url=127.0.0.1:{PORT}", f"recipe={_GIVEN}/recipe.toml", *run.command_lines()]
+    *before, train = run.command_lines()
+    script = [
+        "set -eu", f"url=127.0.0.1:{PORT}", f"recipe={_GIVEN}/recipe.toml", *before, "code=0", f"{train} || code=$?",
+        f"if [ $code = {int(Exit.BAD_INPUT)} ]; then", f"  echo '{_REFUSED}' >&2", "  exit 0", "fi", "exit $code",
+    ]  # fmt: skip
     cluster = {
         "rayVersion": run.ray,
         "authOptions": {"mode": "token"},

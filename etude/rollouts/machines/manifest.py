@@ -1,12 +1,13 @@
 """What manifests are made of, for KubeRay and SkyPilot alike: a recipe that fits the nodes, and the run's commands.
 
 Owns what is looked at before anything is asked of a cluster that costs money: whether all processes of the run have
-room there, may make their sandboxes, and whether a secret would be in the manifest. The recipe goes in as it stands,
-with what was overridden, so that one file starts the run.
+room there, and its ranks memory; whether they may make their sandboxes; and whether a secret would be in the manifest.
+The recipe goes in as it stands, with what was overridden, so that one file starts the run.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,12 +19,15 @@ from typing import Any
 import yaml
 
 from etude.config import load_recipe
-from etude.errors import ConfigError
+from etude.errors import CheckpointError, ConfigError
+from etude.models.files import fault_of
 from etude.rollouts.config import RunConfig
 from etude.rollouts.fleet import places_of
 from etude.rollouts.machines.config import RAY_VARIABLES, Part
 from etude.rollouts.machines.nodes_config import NodesConfig, holds_a_login, names_a_secret
 from etude.rollouts.machines.room import asked_of, require_room, times, words_of
+from etude.trainer.mesh.device import caveat
+from etude.trainer.mesh.sizes import Sizes
 
 PORT = 6379
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,45}[a-z0-9])?")
@@ -91,7 +95,53 @@ def planned(recipe: Path, sets: Sequence[str], nodes: NodesConfig) -> Planned:
     require_room(config, [each.offers for each in nodes.groups for _ in range(each.count)], _MORE)
     _require_all(config, nodes)
     _require_sandboxes(config, nodes)
+    _require_mesh(config, nodes)
     return found
+
+
+def remarks(run: Planned) -> list[str]:
+    """What is asked for and would have nothing to do."""
+    assert run.config.machines is not None
+    gpus = {each.name for each in run.nodes.groups if each.gpus}
+    trained = "GPU" in run.config.machines.places.get("trainer", {})
+    idle = "no rank uses the GPUs that machines.places.trainer asks for"
+    found = [caveat(run.config.trainer, idle)] if trained else []
+    asking = [part for part, asked in run.config.machines.places.items() if "GPU" in asked]
+    if gpus and not asking:
+        found.append(f"groups.{', '.join(sorted(gpus))}: no part of the run asks for their GPUs (machines.places)")
+    return [each for each in found if each]
+
+
+def _require_mesh(config: RunConfig, nodes: NodesConfig) -> None:
+    """That the model can be cut so, and that its ranks have the memory, which is the host's. A model that only the
+    nodes have is looked at there.
+    """
+    if config.trainer.mesh is None or fault_of(config.model.path) is not None:
+        return
+    from etude.models.checkpoint import shape_of  # torch: most manifests need none
+    from etude.trainer.mesh.rehearsal import kept_of
+
+    try:
+        shape = shape_of(config.model.path)
+    except CheckpointError as error:
+        raise ConfigError(f"model.path: {error}") from None
+    Sizes.of(config.trainer.mesh).require(shape)
+    asked = asked_of(config, "trainer")
+    rooms = [(min(times(asked, each.offers), config.trainer.processes), each) for each in nodes.groups if asked]
+    ranks, tightest = min(
+        ((count, each) for count, each in rooms if count),
+        key=lambda each: each[1].memory_gb / each[0],
+        default=(0, None),
+    )
+    if tightest is None:
+        return  # they may be anywhere
+    kept = math.ceil(kept_of(config.trainer, shape) * ranks / (1 << 30))
+    if kept > tightest.memory_gb:
+        raise ConfigError(
+            f"groups.{tightest.name}: {ranks} ranks have room there by machines.places.trainer, and keep up to {kept} "
+            f"GiB in its memory, a checkpoint and versions to publish among it; it has memory_gb = "
+            f"{tightest.memory_gb}: raise that, or have a rank ask for more, so that fewer are on a node"
+        )
 
 
 def _require_no_secrets(run: Planned) -> None:

@@ -9,14 +9,23 @@ import re
 from pathlib import PurePosixPath
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from etude.config import Config
 from etude.rollouts.machines.bare_config import Variable
 from etude.rollouts.machines.config import Resources
 
 Label = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$")]
-SecretKey = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._A-Za-z0-9]+$")]
+_SECRET_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._A-Za-z0-9]+")
+
+
+def _secret_and_key(given: str) -> str:
+    if not _SECRET_KEY.fullmatch(given):
+        raise ValueError("give SECRET/KEY, a Secret of Kubernetes and the key of it that holds the value, no value")
+    return given
+
+
+SecretKey = Annotated[str, AfterValidator(_secret_and_key)]
 _OURS = re.compile(r"RAY_|ETUDE_|SKYPILOT_")
 _SECRET = re.compile(
     r"(^|_)(secret|password|passwd|token|credentials?|auth|authorization|webhook|(api|access|private|account)_?key)(_|$)"

@@ -31,9 +31,12 @@ class Unreached(EtudeError):
 def command_of(config: BareConfig, machine: MachineConfig) -> list[str]:
     """The command line, on which there is no secret. The user's options come first, since ssh keeps the first."""
     own = ("BatchMode=yes", f"ConnectTimeout={max(1, round(scaled(CONNECT_S)))}", *_DEAD_AFTER)
-    options = [part for option in (*config.ssh_options, *own) for part in ("-o", option)]
     there = f"{shlex.quote(config.python)} -m {_MODULE}"
-    return ["ssh", "-T", *options, "--", machine.destination, there]
+    return ["ssh", "-T", *_options(config, *own), "--", machine.destination, there]
+
+
+def _options(config: BareConfig, *own: str) -> list[str]:
+    return [part for option in (*config.ssh_options, *own) for part in ("-o", option)]
 
 
 async def ask(config: BareConfig, machine: MachineConfig, request: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -63,7 +66,7 @@ def _answer(out: str, said: str, code: int, config: BareConfig, machine: Machine
     if code == _SSH_FAILED:
         raise Unreached(
             f"{machine.address}: ssh gets no connection ({last}); it must work without a question: "
-            f"ssh -o BatchMode=yes {machine.destination} true"
+            f"{shlex.join(['ssh', *_options(config, 'BatchMode=yes'), machine.destination, 'true'])}"
         )
     if code == _NOT_FOUND:
         raise ConfigError(f"python: {machine.address} has no {config.python}; name the interpreter of Etude there")

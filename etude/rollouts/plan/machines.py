@@ -7,24 +7,24 @@ run's `step_s` with the plan. A machine can also be `fitted` to steps that were 
 
 from __future__ import annotations
 
+import difflib
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import psutil
 
 from etude.errors import ConfigError
+from etude.rollouts.plan.amounts import GIB
 from etude.rollouts.plan.rates import least_squares
 
 if TYPE_CHECKING:
     from etude.trainer.mesh.counting import Link, Traffic, Work
 
-GIB = 2**30
 PRODUCTS, MEMORY, LINKS = 0.6, 0.7, 0.7
 """The shares of its figures that a machine is taken to reach: of products, of its memory's bandwidth, of a link's."""
 USABLE = 0.92
@@ -57,10 +57,16 @@ class Machine:
     exchange_s: float = 2e-5
     """The same of an exchange."""
     overlaps: bool = True
+    host: int | None = None
+    """Bytes of the memory of each computer that has such accelerators; None: not known, or the same memory."""
 
     @property
     def usable(self) -> int:
         return int(USABLE * self.memory)
+
+    @property
+    def host_usable(self) -> int | None:
+        return None if self.host is None else int(USABLE * self.host)
 
     def seconds(self, work: Work) -> float:
         """How long a rank takes for it."""
@@ -102,21 +108,31 @@ HERE = "cpu"
 """This computer's processors, measured."""
 
 
-def machine_named(name: str, ranks: int = 1) -> Machine:
-    """Of the table, or this computer shared by so many ranks. Raises ConfigError for a name that is neither."""
+def machine_named(name: str, ranks: int = 1, host_gib: float | None = None) -> Machine:
+    """Of the table, in computers of so much memory, or this computer shared by so many ranks. Raises ConfigError for a
+    name that is neither.
+    """
     if name == HERE:
+        if host_gib is not None:
+            raise ConfigError("--host-memory: is for accelerators, with --on; this computer's is measured")
         return this_computer(ranks)
     if name not in KNOWN:
-        raise ConfigError(f"--on {name}: no such accelerator is known; there are {', '.join(KNOWN)}, and {HERE}")
-    return KNOWN[name]
+        meant = difflib.get_close_matches(name.lower(), KNOWN, 1)
+        asked = f" (did you mean {meant[0]}?)" if meant else ""
+        raise ConfigError(f"--on {name}: no such accelerator is known{asked}; there are {', '.join(KNOWN)}, and {HERE}")
+    return replace(KNOWN[name], host=None if host_gib is None else int(host_gib * GIB))
 
 
 def this_computer(ranks: int = 1) -> Machine:
-    """What one of so many ranks gets of it: measured on one thread for about half a second, whatever else it does."""
+    """What one of so many ranks gets of it: of the memory that is free now, in this process's control group, and of
+    its speed, measured on one thread for about half a second, whatever else it does.
+    """
+    from etude.engine.cache_size import available_bytes  # torch: whoever only plans a run loads none of it
+
     cores = len(os.sched_getaffinity(0))
     share = min(1.0, cores / ranks)
     loopback, products = _loopback() * share, share * _products() / PRODUCTS
-    memory = psutil.virtual_memory().total // ranks
+    memory = available_bytes() // ranks
     return Machine(
         HERE, memory, products, products, share * _copying() / MEMORY, loopback / LINKS, loopback / LINKS,
         ranks, call_s=1e-5 / share, exchange_s=2e-4 / share, overlaps=False,

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from etude.engine.config import EngineConfig
+from etude.errors import ConfigError
 from etude.harness.conduct import Conduct
 from etude.records import InfraFailed, Scored, Task, Verifier, Version
 from etude.rollouts.config import RunConfig
@@ -32,6 +33,9 @@ from etude.rollouts.slots import Slot, Slots, group_id
 
 _TASK = Task("any", "", {}, Verifier({}))
 _ENDLESS = 10**9
+_FRUITLESS = 50
+"""So many times the groups of a step end without one, and as often as any measured group: then none can be trained on,
+and time would go on for nothing."""
 
 
 @dataclass
@@ -131,14 +135,18 @@ class Simulation:
         self.steps = self.samples = self.rollouts = 0
         self.training = False
         self.trainer_busy_s = 0.0
+        self.dropped_before = 0
+        """Groups, until the last step."""
         self.ages: Counter[int] = Counter()
 
     def run(self, steps: int, most_s: float = 1e7) -> Forecast:
-        """Until this many steps are made; what the first took is warm-up, and left out."""
+        """Until this many steps are made; what the first took is warm-up, and left out. Raises ConfigError where none
+        would be.
+        """
         self._reconcile()
         start: tuple[float, float, float, int, int, int] | None = None
         before: Counter[DropReason] = Counter()
-        while self.steps <= steps and self.now < most_s and self._next():
+        while self.steps <= steps and self.now < most_s and not self._is_fruitless() and self._next():
             if self.steps and start is None:
                 start = (*self._spent(), self.samples, self.rollouts, self.steps)
                 before = self.pool.dropped.copy()
@@ -151,6 +159,20 @@ class Simulation:
             engine_busy=engine / max(wall, 1e-9), ages=dict(self.ages),
             dropped={reason: more for reason, count in self.pool.dropped.items() if (more := count - before[reason])},
         )  # fmt: skip
+
+    def _is_fruitless(self) -> bool:
+        """Whether groups end on and on, and no step is made of any."""
+        most = max(_FRUITLESS, len(self.order)) * self.config.rollouts.groups_per_step
+        if self.pool.dropped.total() - self.dropped_before <= most:
+            return False
+        if self.steps == 0:
+            why = ", ".join(f"{count} {reason}" for reason, count in sorted(self.pool.dropped.items()))
+            raise ConfigError(
+                f"no step would be made: none of the {len(self.order)} groups that were measured can be trained on "
+                f"(dropped in the simulation: {why}). A group is dropped as zero_variance where all its rollouts earn "
+                'the same: measure a run that solves some tasks, or set groups.drop_zero_variance = "never"'
+            )
+        return True
 
     def _spent(self) -> tuple[float, float, float]:
         busy = sum(engine.busy_s for engine in self.engines) / len(self.engines)
@@ -255,6 +277,7 @@ class Simulation:
     def _stepped(self, step_s: float, samples: int) -> None:
         self.training = False
         self.steps += 1
+        self.dropped_before = self.pool.dropped.total()
         self.version = Version(self.version + 1)
         self.schedule.stepped(self.version)
         self.pool.trained()

@@ -25,6 +25,9 @@ from torch.utils.flop_counter import flop_registry
 from etude.trainer.mesh.sharding import here
 
 GATHERED, GRADIENTS, LOGITS, ROUTES, ACTIVATIONS = "gathered", "gradients", "logits", "routes", "activations"
+_FACTORS = 2
+"""What is multiplied comes first of what an operation is given. The rest may have another format: a backward of
+attention in bf16 is given the sums that its softmax divided by, in fp32."""
 
 
 class Link(NamedTuple):
@@ -127,7 +130,7 @@ class Counting(TorchDispatchMode):
             self._touched += sum(each.numel() * each.element_size() for each in (*given, *made))
             flops = _flops(func, args, kwargs, out)
             self._flops += flops
-            self._fp32_flops += flops * any(each.dtype == torch.float32 for each in given)
+            self._fp32_flops += flops * any(each.dtype == torch.float32 for each in given[:_FACTORS])
         if func.namespace == "fsdp":
             self.tag(GATHERED, (*made, *_tensors(kwargs.get("out"))))
         return out

@@ -13,6 +13,7 @@ from etude.errors import ConfigError
 from etude.kernels.choice import VARIABLE, choose
 from etude.models.checkpoint import shape_of
 from etude.trainer.config import TrainerConfig
+from etude.trainer.mesh.device import DEVICE
 from etude.trainer.mesh.layout import Layout
 from etude.trainer.mesh.sharding import Sharded, from_checkpoint
 from etude.trainer.mesh.sizes import Sizes
@@ -30,7 +31,7 @@ def open_mesh(config: TrainerConfig, model: Path) -> Mesh:
             "order that depends on the mesh; leave the variable out, or give trainer.ranks a number: ranks that hold "
             "all weights each keep to these kernels and to one order"
         )
-    device = choose("torch", "cpu").device  # ranks meet by gloo
+    device = choose("torch", DEVICE).device
     Sizes.of(config.mesh).require(shape_of(model))
     layout = Layout(config.mesh)
     with from_checkpoint(model) as source:

@@ -65,12 +65,23 @@ class Rehearsal:
     optimizer: Work
     version_bytes: int
     """What moves between two versions, in bf16 and before it is encoded."""
-    version_share: int
-    """What this rank sends of it to the ranks that publish."""
+    version_sent: int
+    """Of it, what this rank sends to the others that publish: its rows, but for those it publishes itself."""
+    version_received: int
+    """What comes to the rank to which most does: an array is never cut, so one stack of experts may be most of it."""
     on_host: Mapping[str, int]
     """What is in the memory of the host, whatever the device is: all the time, while a checkpoint is written, and of
-    versions when the publisher has as many as it may.
+    versions when the publisher has as many as it may. Of the rank that has most.
     """
+    published: tuple[int, ...]
+    """Of that, the published versions, by rank."""
+
+    def on_computers(self, together: int) -> int:
+        """What is in the host's memory of the computer that has most, where each has so many ranks."""
+        alike = sum(self.on_host.values()) - self.on_host.get(VERSIONS, 0)
+        ranks = len(self.published)
+        computers = [range(first, min(first + together, ranks)) for first in range(0, ranks, together)]
+        return max(sum(alike + self.published[rank] for rank in each) for each in computers)
 
     @property
     def over_the_bus(self) -> int:
@@ -93,6 +104,14 @@ def state_of(config: TrainerConfig, model: ModelConfig) -> dict[str, int]:
     """What is held between two steps alone, by kind: no piece is played."""
     with _counted(config, model) as (_, counting):
         return dict(counting.held)
+
+
+def kept_of(config: TrainerConfig, model: ModelConfig) -> int:
+    """Bytes of the rank that has most, between two steps, on device and host together: no piece is played."""
+    with _counted(config, model) as (trainer, counting):
+        held = dict(counting.held)
+        on_host, _ = _on_host(trainer, config, held)
+        return sum(_some(held).values()) + sum(on_host.values())
 
 
 @contextmanager
@@ -172,10 +191,9 @@ def _played(trainer: Trainer, config: TrainerConfig, counting: Counting) -> Rehe
         held["older versions"] = (PARITY_VERSIONS - 1) * held["newest version"]
     batch = _piece(config.piece_tokens, trainer.policy.config, trainer.replays)
     older = {"older versions": held["older versions"]} if config.parity_tokens else {}
-    masters = sum(each.nbytes for each in trainer.trained.trained.values())
-    there = held.get(MOMENTS_THERE, 0)
-    checkpoint = masters + held.get("moments", 0) + there
-    on_host = {MOMENTS_THERE: there, CHECKPOINT: checkpoint, VERSIONS: _published(trainer, config.processes)}
+    on_host, published = _on_host(trainer, config, held)
+    moving = {name: 2 * torch.Size(shape).numel() for name, shape in _moving(trainer).items()}
+    others = (config.processes - 1) / config.processes if config.mesh is not None else 0
     counting.begin()
     list(trainer.forward_backward([batch], torch.from_numpy(shares_of(batch, config.loss))))
     piece, in_pieces, most = counting.work, counting.fullest, counting.most
@@ -190,22 +208,46 @@ def _played(trainer: Trainer, config: TrainerConfig, counting: Counting) -> Rehe
         in_optimizer=_some(counting.fullest | older),
         piece=piece,
         optimizer=counting.work,
-        version_bytes=2 * sum(torch.Size(shape).numel() for shape in _moving(trainer)),
-        version_share=2 * sum(each.numel() for each in trainer.trained.trained.values()),
-        on_host={kind: count for kind, count in on_host.items() if count},
+        version_bytes=sum(moving.values()),
+        version_sent=int(others * 2 * sum(each.numel() for each in trainer.trained.trained.values())),
+        version_received=int(others * max(_of_ranks(trainer, config.processes, moving))),
+        on_host=on_host,
+        published=published,
     )
 
 
-def _published(trainer: Trainer, ranks: int) -> int:
-    """Of the arrays of the rank that publishes most: those that no step moves are there once."""
+def _on_host(
+    trainer: Trainer, config: TrainerConfig, held: Mapping[str, int]
+) -> tuple[dict[str, int], tuple[int, ...]]:
+    """What `Rehearsal.on_host` and `Rehearsal.published` say."""
+    masters = sum(each.nbytes for each in trainer.trained.trained.values())
+    there = held.get(MOMENTS_THERE, 0)
+    checkpoint = masters + held.get("moments", 0) + there
+    published = _published(trainer, config.processes)
+    found = {MOMENTS_THERE: there, CHECKPOINT: checkpoint, VERSIONS: max(published)}
+    return {kind: count for kind, count in found.items() if count}, published
+
+
+def _published(trainer: Trainer, ranks: int) -> tuple[int, ...]:
+    """Of the arrays that each rank publishes: those that no step moves are there once."""
+    sizes, moving = _sizes(trainer), trainer.trained.trained
+    return _of_ranks(
+        trainer, ranks, {name: size * (KEPT_SETS if name in moving else 1) for name, size in sizes.items()}
+    )
+
+
+def _of_ranks(trainer: Trainer, ranks: int, count: Mapping[str, int]) -> tuple[int, ...]:
+    """How much of something each rank has, for what it publishes."""
+    return tuple(sum(count.get(name, 0) for name in names) for names in tensors_of_ranks(_sizes(trainer), ranks))
+
+
+def _sizes(trainer: Trainer) -> dict[str, int]:
+    """Of all that is published."""
     trained = trainer.trained
     if isinstance(trained, ShardedTrained):
-        sizes = trained.sizes()
-    else:
-        named = dict(trained.policy.named_parameters()) | trained.factors
-        sizes = {name: 2 * each.numel() for name, each in named.items()}
-    kept = {name: size * (KEPT_SETS if name in trained.trained else 1) for name, size in sizes.items()}
-    return max(sum(kept[name] for name in names) for names in tensors_of_ranks(sizes, ranks))
+        return trained.sizes()
+    named = dict(trained.policy.named_parameters()) | trained.factors
+    return {name: 2 * each.numel() for name, each in named.items()}
 
 
 def _name_what_is_held(trainer: Trainer, counting: Counting) -> None:
@@ -238,11 +280,11 @@ def _grad(leaf: Tensor) -> Tensor:
     return leaf.grad
 
 
-def _moving(trainer: Trainer) -> list[tuple[int, ...]]:
+def _moving(trainer: Trainer) -> dict[str, tuple[int, ...]]:
     """The whole shapes of what a step moves."""
     if isinstance(trainer.trained, ShardedTrained):
-        return [trainer.trained.shapes[name] for name in trainer.trained.trained]
-    return [tuple(each.shape) for each in trainer.trained.trained.values()]
+        return {name: trainer.trained.shapes[name] for name in trainer.trained.trained}
+    return {name: tuple(each.shape) for name, each in trainer.trained.trained.items()}
 
 
 def _piece(tokens: int, model: ModelConfig, replays: bool) -> Batch:
