@@ -10,13 +10,15 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from etude.durable import write_whole
-from etude.errors import Interrupted
+from etude.errors import Exit, Interrupted
+from etude.plain import say
 from etude.records import Task, Version
 from etude.rollouts.claim import claim
 from etude.rollouts.cluster import Cluster, cpu_by_part
@@ -71,7 +73,7 @@ class Run:
             self._phase("starting")
             self.view.line(f"see it in a browser: {studio}")
             await preflight(self.config, self.directory)
-            self.cluster = await Cluster.start(self.config, self.directory)
+            self.cluster = await Cluster.start(self.config, self.directory, self._end_with_head)
             try:
                 operator = Operator(self.changes, self.cluster, lambda: self.controller, self._note, self._seen)
                 async with ControlSocket(self.directory, operator.answer):
@@ -104,11 +106,22 @@ class Run:
     def stop(self) -> None:
         """End training after the step in progress, and any other phase at once; what is saved can be resumed."""
         self.stopping = True
+        self.view.state.phase = "stopping"
         if self.controller is not None:
+            self.view.line("stopping after this step; Ctrl-C again ends it at once, and loses what is not saved")
             self.controller.stopping = True
             self.controller.changed.set()
         elif self.main is not None:
             self.main.cancel()
+
+    def _end_with_head(self, why: str) -> None:
+        """As if it was killed: nothing of Ray's can be asked now, nor closed, and what tries to would wait for ever."""
+        self.view.close()
+        say(
+            f"etude train: {why}; after `etude cluster up`, --resume goes on with what is saved in {self.directory}",
+            sys.stderr,
+        )
+        os._exit(Exit.FAILED)
 
     async def _phases(self, started: float) -> dict[str, Any]:
         tasks = evaluation_set(self.config.evaluation, self.config.rollouts.family)

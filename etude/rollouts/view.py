@@ -101,6 +101,10 @@ class View:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the terminal back."""
         if self._live is not None:
             self.refresh()
             self._live.stop()
