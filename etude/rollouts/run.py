@@ -128,6 +128,7 @@ class Run:
         state = await self.cluster.trainer.resume() or {}
         self.stats = RunStats(self.directory / "metrics.jsonl", state.get("stats"), state.get("line"))
         self.begun = True
+        self.claimed.write_recipe()  # its ranks have met, and taken up what was saved
         self._count_publications(state)
         self.cluster.trainer.on_resumed = self._count_publications
         self.cluster.fleet.on_joining = self.stats.swapped
