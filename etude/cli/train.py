@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from etude.errors import ConfigError, EtudeError
+from etude.errors import ConfigError, EtudeError, UnusedFeature
 from etude.plain import say
 
 _DUMP = "recipe.json"
@@ -158,8 +158,12 @@ def _run(options: argparse.Namespace, running: Callable[[Coroutine[Any, Any, Any
     sinks = sinks_of(directory, options.report_to, options.resume)
     try:
         run = Run(config, directory, options.resume, quiet=options.json)
+        summary, unused = None, None
         with Beside(directory, sinks):
-            summary = running(run.execute())
+            try:
+                summary = running(run.execute())
+            except UnusedFeature as error:  # the last thing that a run says, when all its work is done
+                unused = error
         page = running(write_report(directory, directory / "report.html"))
     except (EtudeError, OSError):
         raise  # the command's own main says what it is
@@ -168,5 +172,7 @@ def _run(options: argparse.Namespace, running: Callable[[Coroutine[Any, Any, Any
         return CRASHED
     if not options.json:
         say(f"report: {page}")
+    if unused is not None:
+        raise unused
     say(json.dumps(summary, default=float))
     return 0

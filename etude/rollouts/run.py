@@ -34,7 +34,7 @@ from etude.rollouts.live import Changes, ControlSocket
 from etude.rollouts.loop import train
 from etude.rollouts.operator import Operator
 from etude.rollouts.preflight import preflight
-from etude.rollouts.proof import used
+from etude.rollouts.proof import remarks, require_used, unused, used
 from etude.rollouts.ray_process import within
 from etude.rollouts.sample import Sample
 from etude.rollouts.schedule import schedule_of, training_minutes
@@ -62,7 +62,9 @@ class Run:
         self.main: asyncio.Task[Any] | None = None
 
     async def execute(self) -> dict[str, Any]:
-        """All phases; returns the summary that is also written to summary.json."""
+        """All phases; returns the summary that is also written to summary.json. Raises UnusedFeature after that, where
+        the recipe enables what the run never used.
+        """
         started = time.monotonic()
         self.main = asyncio.current_task()
         loop = asyncio.get_running_loop()
@@ -79,6 +81,7 @@ class Run:
                 async with ControlSocket(self.directory, operator.answer):
                     summary = await self._phases(started)
                 self._phase("done")
+                require_used(summary["unused"], summary["counters"])
                 return summary
             except asyncio.CancelledError:
                 raise Interrupted(f"stopped; what is done is saved in {self.directory}: go on with --resume") from None
@@ -312,7 +315,10 @@ class Run:
         engine = (await self.cluster.stats())["engine"]
         restored = bool(self.stats.counters["samples_restored"])
         wanted = used(self.config, self.cluster.model, training["steps"], restored, self.stats.counters["planted"] > 0)
-        counters = self.stats.prove_use(wanted, engine)
+        counters = self.stats.counted(engine)
+        missing = unused(wanted, counters)
+        for remark in remarks(missing, counters):
+            self.view.line(f"remark: {remark}")
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp,
             **{name: training[name] for name in KEPT},
@@ -324,6 +330,7 @@ class Run:
             "lost": training["samples"]["lost"],
             "trained_twice": training["samples"]["trained_twice"],
             "counters": counters,
+            "unused": missing,
         }  # fmt: skip
 
 
