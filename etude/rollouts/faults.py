@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -96,6 +97,8 @@ class Restarts:
         self._longest_pause_s = min(patience.longest_pause_s, patience.within_s / max(config.restarts, 1))
         self.hung = 0
         """Processes that were killed because they did not answer."""
+        self.told: Callable[[str], object] = lambda line: None
+        """Of each restart, for a person."""
         self._at: dict[Kind, deque[float]] = defaultdict(deque)
 
     async def pause(self, kind: Kind, why: str) -> None:
@@ -119,6 +122,7 @@ class Restarts:
     def note(self, kind: Kind, why: str) -> None:
         """Write a restart down that is not counted against the budget, such as a replacement by an operator."""
         note(self.metrics, "restart", {"process": kind, "why": why})
+        self.told(f"restart ({kind}): {why}")
 
 
 def restarts_of(metrics: Path) -> dict[str, int]:

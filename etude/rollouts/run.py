@@ -76,6 +76,7 @@ class Run:
             self.view.line(f"see it in a browser: {studio}")
             await preflight(self.config, self.directory)
             self.cluster = await Cluster.start(self.config, self.directory, self._end_with_head)
+            self.cluster.restarts.told = self.view.warn
             try:
                 operator = Operator(self.changes, self.cluster, lambda: self.controller, self._note, self._seen)
                 async with ControlSocket(self.directory, operator.answer):
@@ -318,7 +319,7 @@ class Run:
         counters = self.stats.counted(engine)
         missing = unused(wanted, counters)
         for remark in remarks(missing, counters):
-            self.view.line(f"remark: {remark}")
+            self.view.warn(f"remark: {remark}")
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp,
             **{name: training[name] for name in KEPT},

@@ -27,6 +27,7 @@ import psutil
 
 from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, EtudeError, Exit, Interrupted, Terminated
+from etude.plain import say
 from etude.rollouts.faults import BUSY, Restarts
 from etude.rollouts.live import SOCKET, ask
 from etude.rollouts.processes import runnable
@@ -128,7 +129,9 @@ class Supervisor:
                     return code if code >= 0 else 128 - code
                 why = "it did not answer any more" if self.hung else _said(code)
                 self.hung, self.missed = False, 0
-                self._rest(self.restarts.spend("controller", why))
+                pause_s = self.restarts.spend("controller", why)
+                say(f"etude: the controller has ended ({why}); it starts anew", sys.stderr)
+                self._rest(pause_s)
         finally:
             self.companion.end()
             for number in _FORWARDED if self.stopped is not None else ():

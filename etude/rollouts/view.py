@@ -114,6 +114,12 @@ class View:
         if self._live is not None:
             self._live.update(render(self.state), refresh=True)
 
+    def warn(self, text: str) -> None:
+        """One line that is seen on a terminal too: it stays above the view."""
+        self.line(text)
+        if self._live is not None:
+            self._live.console.print(Text(plain_line(text), style="yellow"))
+
     def line(self, text: str) -> None:
         """One line of a plain log; the terminal view shows the same things in their places."""
         if self.plain and not self.quiet:

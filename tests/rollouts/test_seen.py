@@ -12,6 +12,7 @@ from etude.errors import UnusedFeature, WeightError
 from etude.records import Cheated, Scored, Truncated, Version
 from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, summarise
+from etude.rollouts.faults import FaultConfig, Restarts
 from etude.rollouts.links import Swap
 from etude.rollouts.proof import require_used, unused
 from etude.rollouts.stats import RunStats
@@ -72,6 +73,16 @@ def test_the_summary_counts_each_set_apart():
     assert (figures["heldout_before"], figures["heldout_after"], figures["real_after"]) == (0.0, 1.0, 0.0)
     assert figures["rungs"]["1"] == [0.0, 1.0, 0.0]
     assert figures["real_before"] is None and figures["rungs"]["3"] == [None] * 3  # nothing was played there
+
+
+def test_a_restart_is_seen_in_a_log_and_above_the_view(tmp_path):
+    for terminal in (False, True):
+        console = Console(width=120, file=io.StringIO(), force_terminal=terminal)
+        restarts = Restarts(FaultConfig(), tmp_path / "metrics.jsonl")
+        with View(replace(STATE), console=console) as view:
+            restarts.told = view.warn
+            restarts.spend("trainer", "rank 1 of the trainer, on vm, died")
+        assert console.file.getvalue().count("restart (trainer): rank 1 of the trainer, on vm, died") == 1
 
 
 def test_an_enabled_feature_that_was_never_used_is_an_error(tmp_path):
