@@ -82,7 +82,7 @@ class Run:
                 async with ControlSocket(self.directory, operator.answer):
                     summary = await self._phases(started)
                 self._phase("done")
-                require_used(summary["unused"], summary["counters"])
+                require_used(summary["not_acted"], summary["counters"])
                 return summary
             except asyncio.CancelledError:
                 raise Interrupted(f"stopped; what is done is saved in {self.directory}: go on with --resume") from None
@@ -331,7 +331,7 @@ class Run:
             "lost": training["samples"]["lost"],
             "trained_twice": training["samples"]["trained_twice"],
             "counters": counters,
-            "unused": missing,
+            "not_acted": missing,
         }  # fmt: skip
 
 

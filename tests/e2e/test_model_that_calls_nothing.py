@@ -24,5 +24,5 @@ def test_a_run_of_a_model_that_calls_nothing_ends_well_with_summary_and_report(t
     ended = run(tmp_path / "run", *sets)
     assert ended.returncode == 0, ended.stderr[-2000:]
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    assert {"tool_calls", "parallel_turns"} <= set(summary["unused"]) and summary["steps"] == 2
+    assert {"tool_calls", "parallel_turns"} <= set(summary["not_acted"]) and summary["steps"] == 2
     assert (tmp_path / "run/report.html").stat().st_size > 10_000
