@@ -29,6 +29,10 @@ _DYING_S = 5.0
 """How long a process that was killed may take to be gone: its supervisor waits for that, who killed both does not."""
 
 
+_SAID = 6
+"""Keys that differ: of so many one sees that it is quite another recipe."""
+
+
 class Claim:
     """A directory that is had, for as long as `file` is open."""
 
@@ -93,9 +97,10 @@ def _goes_on(directory: Path, config: RunConfig, dumped: dict[str, Any], resume:
     if begun and not resume:
         raise ConfigError(f"{directory}: holds a run already; go on with --resume, or choose another --out")
     if begun and differing:
+        more = f"; and {len(differing) - _SAID} more" if len(differing) > _SAID else ""
         raise ConfigError(
-            f"{directory}: was started with another recipe ({'; '.join(differing)}); go on with its own, `etude train "
-            f"{directory / RECIPE} --resume`, or choose another --out"
+            f"{directory}: was started with another recipe ({'; '.join(differing[:_SAID])}{more}); go on with its own, "
+            f"`etude train {directory / RECIPE} --resume`, or choose another --out"
         )
     return begun
 
