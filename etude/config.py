@@ -1,8 +1,8 @@
 """The base of every config: frozen, typed, read from TOML, unknown keys refused with their path.
 
 Owns `Config`, `load_recipe`, and the words in which a recipe is refused. Concrete configs live beside the class they
-build; a recipe is one TOML file whose tables are those configs. Never reads the environment, never fills a key from
-anywhere but the file and its overrides.
+build; a recipe is one TOML file whose tables are those configs, or the dump of it that a run keeps (JSON). Never reads
+the environment, never fills a key from anywhere but the file and its overrides.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ _QUOTED = re.compile(
 """In TOML, a comment or a string; one without an end goes as far as the parser would look."""
 _MOST_NESTED, _MOST_DOTS = 64, 32
 """Brackets in each other, and dots in one key."""
+_MOST_IDLE = 100
+"""Keys of a dump that change nothing: recipes have some dozens."""
 
 
 class Config(BaseModel):
@@ -83,12 +85,12 @@ C = TypeVar("C", bound=Config)
 
 
 def load_recipe(path: Path | None, schema: type[C], overrides: Sequence[str] = ()) -> C:
-    """Read a TOML recipe into `schema`, or start from the defaults; `overrides` are `table.key=value` with TOML values,
+    """Read a recipe into `schema`, or start from the defaults; `overrides` are `table.key=value` with TOML values,
     or `table.key=` for a key that is to be left out.
 
     Raises ConfigError naming the file and the path of the first wrong key.
     """
-    return parse(_read(path, overrides, schema), schema, str(path or "defaults"), overrides)
+    return _parsed(_read(path, overrides, schema), schema, path, overrides)
 
 
 def load_part(path: Path, schema: type[C], overrides: Sequence[str] = ()) -> C:
@@ -96,7 +98,7 @@ def load_part(path: Path, schema: type[C], overrides: Sequence[str] = ()) -> C:
     not load what the rest describes.
     """
     raw = {key: value for key, value in _read(path, overrides).items() if key in schema.model_fields}
-    return parse(raw, schema, str(path), overrides)
+    return _parsed(raw, schema, path, overrides)
 
 
 def overridden(config: C, overrides: Sequence[str]) -> C:
@@ -121,6 +123,23 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
+def read_dump(path: Path) -> dict[str, Any]:
+    """A recipe that a run has written down. Raises ConfigError saying what it is instead."""
+    try:
+        raw = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: is no recipe that a run has written")
+    return raw
+
+
+def _is_dump(path: Path | None) -> bool:
+    return path is not None and path.suffix == ".json"
+
+
 def parse_toml(text: str) -> dict[str, Any]:
     """A TOML text, which may come from anybody. Raises TOMLDecodeError also for one that is valid and that nobody
     writes: so many dots in a key take the parser minutes, and brackets in brackets more stack than there is."""
@@ -143,7 +162,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def _read(path: Path | None, overrides: Sequence[str], schema: type[Config] | None = None) -> dict[str, Any]:
     """Without a schema, keys that are to be left out are not looked up: whoever reads the whole recipe does that."""
-    raw = read_toml(path) if path else {}
+    raw = {} if path is None else read_dump(path) if _is_dump(path) else read_toml(path)
     for override in overrides:
         _apply_override(raw, override, schema)
     return raw
@@ -161,6 +180,37 @@ def parse(raw: dict[str, Any], schema: type[C], origin: str, overrides: Sequence
         of_origin = "; ".join(line for line in lines if line not in by_set)
         said = [f"--set {line}" for line in by_set] + ([f"{origin}: {of_origin}"] if of_origin else [])
         raise ConfigError("; ".join(said)) from None
+
+
+def parse_dump(raw: dict[str, Any], schema: type[C], origin: str, overrides: Sequence[str] = ()) -> C:
+    """As `parse`, of a whole dump: it has every key, those too that change nothing beside the others, which a user may
+    not give.
+    """
+    raw = copy.deepcopy(raw)
+    for _ in range(_MOST_IDLE):
+        try:
+            return schema.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            if first["type"] != "idle":
+                break
+            above, *_ = _located(dict(first), schema)
+            path = [*above, *first["ctx"]["key"].split(".")]
+            if _is_set(".".join(path), overrides):
+                break
+            _leave_out(raw, path)
+    return parse(raw, schema, origin, overrides)
+
+
+def _leave_out(held: Any, path: Sequence[str]) -> None:
+    for name in path[:-1]:
+        held = held[int(name) if isinstance(held, list) else name]
+    held.pop(path[-1])
+
+
+def _parsed(raw: dict[str, Any], schema: type[C], path: Path | None, overrides: Sequence[str]) -> C:
+    read = parse_dump if _is_dump(path) else parse
+    return read(raw, schema, str(path or "defaults"), overrides)
 
 
 def check_names(raw: dict[str, Any], schema: type[Config], origin: str) -> None:

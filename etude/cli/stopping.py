@@ -1,8 +1,8 @@
 """How a command that trains ends when a signal stops it: in one line, whenever the signal comes.
 
-Owns `stoppable`. The first SIGINT or SIGTERM counts, and those that follow are ignored: one Ctrl-C
-often comes more than once, from the terminal and from the process above. Knows nothing of what is run; talks to the
-command's `main`, by Interrupted and Terminated.
+Owns `stoppable`. The first SIGINT or SIGTERM counts, and those that follow are ignored: one Ctrl-C often comes more
+than once, from the terminal and from the process above. (A second one that is meant, the supervisor heeds.) Knows
+nothing of what is run; talks to the command's `main`, by Interrupted and Terminated.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ def stoppable() -> Generator[Callable[[Coroutine[Any, Any, T]], T]]:
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise told.error(_EARLY) from None
     except Interrupted as error:
+        if told.first is None:  # the supervisor's, which takes signals itself
+            raise
         raise told.error(str(error)) from None
     finally:
         if told.first is None:  # else it ends now, and is not to be stopped again in the middle of saying so

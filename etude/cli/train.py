@@ -13,13 +13,20 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from etude.errors import ConfigError, EtudeError
+from etude.errors import ConfigError, EtudeError, UnusedFeature
 from etude.plain import say
+
+_DUMP = "recipe.json"
+"""A run's recipe, as it has written it down."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", type=Path, help="a TOML recipe, for example recipes/quickstart.toml")
-    parser.add_argument("--out", type=Path, help="run directory (default: runs/NAME-SEED)")
+    parser.add_argument(
+        "recipe", type=Path, help="a TOML recipe, for example recipes/quickstart.toml; or the recipe.json of a run"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="run directory (default: runs/NAME-SEED, or with --resume where the recipe.json is)"
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the run in the directory")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the recipe"
@@ -96,7 +103,7 @@ def _supervise(options: argparse.Namespace) -> int:
 
     recipe = load_part(options.recipe, Supervised, options.set)
     recipe.deadlines.apply()
-    directory = options.out or Path("runs") / f"{recipe.name}-{recipe.seed}"
+    directory = _directory(options, recipe.name, recipe.seed)
     sets = [part for override in options.set for part in ("--set", override)]
     sets += [part for name in sinks_of(directory, options.report_to, options.resume) for part in ("--report-to", name)]
     flags = [flag for flag, given in (("--resume", options.resume), ("--json", options.json)) if given]
@@ -104,9 +111,17 @@ def _supervise(options: argparse.Namespace) -> int:
     restarts = Restarts(recipe.faults, directory / "metrics.jsonl")
     beside = _studio_of(directory) if options.serve else []
     try:
-        return Supervisor(command, "--resume", directory / "recipe.json", restarts, beside).run()
+        return Supervisor(command, "--resume", directory / _DUMP, restarts, beside).run()
     finally:
         _sweep(options)
+
+
+def _directory(options: argparse.Namespace, name: str, seed: int) -> Path:
+    if options.out is not None:
+        return options.out
+    if options.resume and options.recipe.name == _DUMP:
+        return options.recipe.parent
+    return Path("runs") / f"{name}-{seed}"
 
 
 def _studio_of(directory: Path) -> list[str]:
@@ -144,12 +159,16 @@ def _run(options: argparse.Namespace, running: Callable[[Coroutine[Any, Any, Any
     from etude.studio.report import write_report
 
     config = load_recipe(options.recipe, RunConfig, options.set)
-    directory = options.out or Path("runs") / f"{config.name}-{config.seed}"
+    directory = _directory(options, config.name, config.seed)
     sinks = sinks_of(directory, options.report_to, options.resume)
     try:
         run = Run(config, directory, options.resume, quiet=options.json)
+        summary, unused = None, None
         with Beside(directory, sinks):
-            summary = running(run.execute())
+            try:
+                summary = running(run.execute())
+            except UnusedFeature as error:  # the last thing that a run says, when all its work is done
+                unused = error
         page = running(write_report(directory, directory / "report.html"))
     except (EtudeError, OSError):
         raise  # the command's own main says what it is
@@ -158,5 +177,7 @@ def _run(options: argparse.Namespace, running: Callable[[Coroutine[Any, Any, Any
         return CRASHED
     if not options.json:
         say(f"report: {page}")
+    if unused is not None:
+        raise unused
     say(json.dumps(summary, default=float))
     return 0

@@ -29,11 +29,27 @@ _DYING_S = 5.0
 """How long a process that was killed may take to be gone: its supervisor waits for that, who killed both does not."""
 
 
-def claim(directory: Path, config: RunConfig, resume: bool) -> IO[str]:
+_SAID = 6
+"""Keys that differ: of so many one sees that it is quite another recipe."""
+
+
+class Claim:
+    """A directory that is had, for as long as `file` is open."""
+
+    def __init__(self, file: IO[str], path: Path, dumped: dict[str, Any]) -> None:
+        self.file, self._path, self._dumped = file, path, dumped
+
+    def write_recipe(self) -> None:
+        """What the run is made by from now on. Over that of a run that has begun, only once it goes on with this one:
+        with another mesh, which its model may not have.
+        """
+        write_whole(self._path, f"{json.dumps(self._dumped, indent=1, default=float)}\n".encode())
+
+
+def claim(directory: Path, config: RunConfig, resume: bool) -> Claim:
     """A fresh directory for a fresh run, the same recipe for a resumed one, but for the form of a mesh, and for keys
     that change nothing in it: an earlier version wrote down what it was given of them. One in which nothing has begun
-    is fresh, whatever recipe was to be run there. The directory is had for as long as the returned file is open. Raises
-    ConfigError.
+    is fresh, whatever recipe was to be run there. Raises ConfigError.
     """
     dumped = config.model_dump(mode="json")
     if _recipe_in(directory, dumped) is None and resume:
@@ -43,12 +59,13 @@ def claim(directory: Path, config: RunConfig, resume: bool) -> IO[str]:
     try:
         _hold(file, directory)
         _say_where(file)
-        if not _stays(directory, config, dumped, resume):
-            write_whole(directory / RECIPE, f"{json.dumps(dumped, indent=1, default=float)}\n".encode())
+        claimed = Claim(file, directory / RECIPE, dumped)
+        if not _goes_on(directory, config, dumped, resume):
+            claimed.write_recipe()
     except BaseException:
         file.close()
         raise
-    return file
+    return claimed
 
 
 def _hold(file: IO[str], directory: Path) -> None:
@@ -69,20 +86,32 @@ def _say_where(file: IO[str]) -> None:
     file.flush()
 
 
-def _stays(directory: Path, config: RunConfig, dumped: dict[str, Any], resume: bool) -> bool:
-    """Whether the recipe that is there is gone on with as it stands; else there is none, or one that nothing was made
-    by, or one of another mesh, which may take up what this one has saved."""
+def _goes_on(directory: Path, config: RunConfig, dumped: dict[str, Any], resume: bool) -> bool:
+    """Whether the recipe that is there is gone on with, perhaps with another mesh; else there is none, or one that
+    nothing was made by."""
     recipe = _recipe_in(directory, dumped)
     if recipe is None:
         return False
-    same = _meaning(config, recipe) == _meaning(config, dumped)
+    differing = _differing(_meaning(config, recipe), _meaning(config, dumped))
     begun = _is_begun(directory, recipe)
     if begun and not resume:
         raise ConfigError(f"{directory}: holds a run already; go on with --resume, or choose another --out")
-    if begun and not same:
-        path = directory / RECIPE
-        raise ConfigError(f"{directory}: was started with another recipe; resume with that one ({path}) or start anew")
-    return begun and recipe["trainer"]["ranks"] == dumped["trainer"]["ranks"]
+    if begun and differing:
+        more = f"; and {len(differing) - _SAID} more" if len(differing) > _SAID else ""
+        raise ConfigError(
+            f"{directory}: was started with another recipe ({'; '.join(differing[:_SAID])}{more}); go on with its own, "
+            f"`etude train {directory / RECIPE} --resume`, or choose another --out"
+        )
+    return begun
+
+
+def _differing(there: Any, here: Any, key: str = "") -> list[str]:
+    """The keys of a run's recipe that are others here, with both values."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        keys = sorted(there.keys() | here.keys())
+        found = (_differing(there.get(each), here.get(each), f"{key}.{each}" if key else each) for each in keys)
+        return [line for lines in found for line in lines]
+    return [] if there == here else [f"{key} was {json.dumps(there)}, and is {json.dumps(here)} now"]
 
 
 def _recipe_in(directory: Path, dumped: dict[str, Any]) -> dict[str, Any] | None:

@@ -32,6 +32,7 @@ from etude.rollouts.actors import rewards, sessions
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.fleet import Fleet
+from etude.rollouts.machines.head import HeadWatch
 from etude.rollouts.machines.joining import join, placed, require_shared
 from etude.rollouts.own_ray import start_ray, stop_ray
 from etude.rollouts.router import FleetView
@@ -63,10 +64,12 @@ LOST = (WorkerGone, RayError, DeadlineExceeded)
 class Cluster:
     """The workers of a run. Make one with `Cluster.start`."""
 
-    def __init__(self, config: RunConfig, directory: Path, sandboxes: Launched | None) -> None:
+    def __init__(
+        self, config: RunConfig, directory: Path, sandboxes: Launched | None, head: HeadWatch | None = None
+    ) -> None:
         from etude.models.checkpoint import shape_of  # torch, which preflight has loaded by now
 
-        self.directory = directory
+        self.directory, self.head = directory, head
         self.config, self.sandboxes, self.model = config, sandboxes, shape_of(config.model.path)
         store = config.store_of(directory)
         self.restarts = Restarts(config.faults, directory / "metrics.jsonl")
@@ -85,25 +88,29 @@ class Cluster:
         """Sessions that cheated, where those are in quarantine: they stay there too."""
 
     @classmethod
-    async def start(cls, config: RunConfig, directory: Path) -> Cluster:
+    async def start(
+        cls, config: RunConfig, directory: Path, gone: Callable[[str], object] = lambda why: None
+    ) -> Cluster:
         """Start Ray on this machine, or join that of several, and start all workers; returns when those that play,
-        judge and sample are ready.
+        judge and sample are ready. `gone` is told, in a thread of its own, when the head of several machines is no
+        more: nothing can be asked then, nor closed.
         """
         os.environ |= {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
         config.deadlines.apply()
         variables = {"OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", **config.deadlines.variables()}
+        sandboxes = head = None
         if config.machines is not None:
             join(config.machines, variables)
+            head = HeadWatch(config.machines.url, ray.get_runtime_context().get_node_id(), gone)
             directory, config = directory.resolve(), _anywhere(config)
             await require_shared(config, directory)
         else:
             start_ray(directory, variables)
-        sandboxes = None
         if config.cluster is not None and isinstance(config.environment, ClusterConfig):
             from etude.environments.cluster.launch import launch  # most runs have none, and load none of it
 
             sandboxes = await launch(config.environment.name, config.cluster.agent(), config.cluster.service())
-        cluster = cls(config, directory, sandboxes)
+        cluster = cls(config, directory, sandboxes, head)
         await asyncio.gather(cluster.sessions.start(), cluster.rewards.start(), cluster.fleet.start())
         return cluster
 
@@ -207,6 +214,8 @@ class Cluster:
 
     async def close(self) -> None:
         """Close sandboxes and engines in order, then the machines of sandboxes, then Ray."""
+        if self.head is not None:
+            self.head.close()
         try:
             await self.sessions.close()
             await self.rewards.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -41,6 +42,13 @@ class Patience:
     """A process that does not answer for so long is killed and replaced: a pause of a busy machine is far shorter."""
     ping_every_s: float = 5.0
     """How often each is asked: a hang is found hardly later than the deadline."""
+    stop_s: float = 900.0
+    """A controller that was asked to stop may take so long, and is then killed: the step in progress is done first."""
+    stop_early_s: float = 30.0
+    """The same of one that has not answered yet: it starts, and has nothing to finish."""
+    again_s: float = 3.0
+    """One Ctrl-C often comes more than once; one that comes so much later is another, and ends the controller at once.
+    """
     within_s: float = 600.0
     """Restarts that are longer ago count no more: a run of days must bear one an hour."""
     longest_pause_s: float = 20.0
@@ -83,10 +91,14 @@ class Restarts:
         self.config, self.metrics = config, metrics
         self.start_s, self.drain_s = scaled(patience.start_s), scaled(patience.drain_s)
         self.ping_s, self.ping_every_s = scaled(patience.ping_s), scaled(patience.ping_every_s)
+        self.stop_s, self.stop_early_s = scaled(patience.stop_s), scaled(patience.stop_early_s)
+        self.again_s = patience.again_s
         self._within_s = patience.within_s
         self._longest_pause_s = min(patience.longest_pause_s, patience.within_s / max(config.restarts, 1))
         self.hung = 0
         """Processes that were killed because they did not answer."""
+        self.told: Callable[[str], object] = lambda line: None
+        """Of each restart, for a person."""
         self._at: dict[Kind, deque[float]] = defaultdict(deque)
 
     async def pause(self, kind: Kind, why: str) -> None:
@@ -110,6 +122,7 @@ class Restarts:
     def note(self, kind: Kind, why: str) -> None:
         """Write a restart down that is not counted against the budget, such as a replacement by an operator."""
         note(self.metrics, "restart", {"process": kind, "why": why})
+        self.told(f"restart ({kind}): {why}")
 
 
 def restarts_of(metrics: Path) -> dict[str, int]:

@@ -56,8 +56,11 @@ async def preflight(config: RunConfig, directory: Path) -> None:
             "trainer.router_replay: the engine gives no routes to replay; set engine.routes, or router_replay = false"
         )
     if config.trainer.mesh is not None:
+        from etude.trainer.mesh.opening import require_kernels  # torch, which is loaded by now
+
         Sizes.of(config.trainer.mesh).require(shape)
         _remark_on_gpus(config)
+        require_kernels()
     _room(directory)
     tasks = read_tasks(config.rollouts.tasks) if config.rollouts.tasks else []
     _room_for_a_turn(config, shape, chat, tasks)

@@ -10,13 +10,15 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from etude.durable import write_whole
-from etude.errors import Interrupted
+from etude.errors import Exit, Interrupted
+from etude.plain import say
 from etude.records import Task, Version
 from etude.rollouts.claim import claim
 from etude.rollouts.cluster import Cluster, cpu_by_part
@@ -32,7 +34,7 @@ from etude.rollouts.live import Changes, ControlSocket
 from etude.rollouts.loop import train
 from etude.rollouts.operator import Operator
 from etude.rollouts.preflight import preflight
-from etude.rollouts.proof import used
+from etude.rollouts.proof import remarks, require_used, unused, used
 from etude.rollouts.ray_process import within
 from etude.rollouts.sample import Sample
 from etude.rollouts.schedule import schedule_of, training_minutes
@@ -60,7 +62,9 @@ class Run:
         self.main: asyncio.Task[Any] | None = None
 
     async def execute(self) -> dict[str, Any]:
-        """All phases; returns the summary that is also written to summary.json."""
+        """All phases; returns the summary that is also written to summary.json. Raises UnusedFeature after that, where
+        the recipe enables what the run never used.
+        """
         started = time.monotonic()
         self.main = asyncio.current_task()
         loop = asyncio.get_running_loop()
@@ -71,12 +75,14 @@ class Run:
             self._phase("starting")
             self.view.line(f"see it in a browser: {studio}")
             await preflight(self.config, self.directory)
-            self.cluster = await Cluster.start(self.config, self.directory)
+            self.cluster = await Cluster.start(self.config, self.directory, self._end_with_head)
+            self.cluster.restarts.told = self.view.warn
             try:
                 operator = Operator(self.changes, self.cluster, lambda: self.controller, self._note, self._seen)
                 async with ControlSocket(self.directory, operator.answer):
                     summary = await self._phases(started)
                 self._phase("done")
+                require_used(summary["not_acted"], summary["counters"])
                 return summary
             except asyncio.CancelledError:
                 raise Interrupted(f"stopped; what is done is saved in {self.directory}: go on with --resume") from None
@@ -104,17 +110,29 @@ class Run:
     def stop(self) -> None:
         """End training after the step in progress, and any other phase at once; what is saved can be resumed."""
         self.stopping = True
+        self.view.state.phase = "stopping"
         if self.controller is not None:
+            self.view.line("stopping after this step; Ctrl-C again ends it at once, and loses what is not saved")
             self.controller.stopping = True
             self.controller.changed.set()
         elif self.main is not None:
             self.main.cancel()
+
+    def _end_with_head(self, why: str) -> None:
+        """As if it was killed: nothing of Ray's can be asked now, nor closed, and what tries to would wait for ever."""
+        self.view.close()
+        say(
+            f"etude train: {why}; after `etude cluster up`, --resume goes on with what is saved in {self.directory}",
+            sys.stderr,
+        )
+        os._exit(Exit.FAILED)
 
     async def _phases(self, started: float) -> dict[str, Any]:
         tasks = evaluation_set(self.config.evaluation, self.config.rollouts.family)
         state = await self.cluster.trainer.resume() or {}
         self.stats = RunStats(self.directory / "metrics.jsonl", state.get("stats"), state.get("line"))
         self.begun = True
+        self.claimed.write_recipe()  # its ranks have met, and taken up what was saved
         self._count_publications(state)
         self.cluster.trainer.on_resumed = self._count_publications
         self.cluster.fleet.on_joining = self.stats.swapped
@@ -298,7 +316,10 @@ class Run:
         engine = (await self.cluster.stats())["engine"]
         restored = bool(self.stats.counters["samples_restored"])
         wanted = used(self.config, self.cluster.model, training["steps"], restored, self.stats.counters["planted"] > 0)
-        counters = self.stats.prove_use(wanted, engine)
+        counters = self.stats.counted(engine)
+        missing = unused(wanted, counters)
+        for remark in remarks(missing, counters):
+            self.view.warn(f"remark: {remark}")
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp,
             **{name: training[name] for name in KEPT},
@@ -310,6 +331,7 @@ class Run:
             "lost": training["samples"]["lost"],
             "trained_twice": training["samples"]["trained_twice"],
             "counters": counters,
+            "not_acted": missing,
         }  # fmt: skip
 
 

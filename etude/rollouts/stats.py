@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.durable import write_whole
-from etude.errors import UnusedFeature, WeightError
+from etude.errors import WeightError
 from etude.harness.conduct import habits
 from etude.records import Cheated, InfraFailed, Scored, Truncated, Version, in_quarantine, reward_of, solved
 from etude.rollouts.groups import DropReason, GroupPool
@@ -260,16 +260,15 @@ class RunStats:
         """Append one line to metrics.jsonl."""
         note(self.path, kind, line)
 
-    def prove_use(self, enabled: list[str], engine: dict[str, Any]) -> dict[str, Any]:
-        """All counters with the engine's; raises UnusedFeature for an enabled feature that was never used."""
+    def counted(self, engine: dict[str, Any]) -> dict[str, Any]:
+        """All counters, with the engine's."""
         self.saw_engine(engine)
-        counters = {**self.counters, **self._engine_counts()}
-        unused = [name for name in enabled if not counters.get(name)]
-        if unused:
-            raise UnusedFeature(
-                f"enabled, but never used in this run: {', '.join(unused)}; see metrics.jsonl for when it ended"
-            )
-        return {**counters, "groups_dropped": self.dropped, "age_tokens": dict(sorted(self.ages.items()))}
+        return {
+            **self.counters,
+            **self._engine_counts(),
+            "groups_dropped": self.dropped,
+            "age_tokens": dict(sorted(self.ages.items())),
+        }
 
 
 def _mean_parts(members: list[Sample]) -> dict[str, float]:

@@ -6,8 +6,9 @@ sandboxes leave on disk is swept when the next life opens its backend, or by the
 there may be one process more (`Companion`), which goes on through all its lives and ends with the last; that it dies is
 no matter for the run. A controller that does not answer on its socket for `faults.Patience.ping_s` is killed. An error
 that the controller can name is its last word, and so is the user's Ctrl-C; only a death by signal or by a bug is
-answered with a new life, as often as `[faults]` allows. Small on purpose: loads neither torch nor Ray, and has one
-thread.
+answered with a new life, as often as `[faults]` allows. A controller that was asked to stop, and does not, is killed
+too: after a while, or when the user asks again. It may be in a call into Ray that no signal reaches. Small on purpose:
+loads neither torch nor Ray, and has one thread.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from pathlib import Path
 import psutil
 
 from etude.deadlines import scaled
-from etude.errors import DeadlineExceeded, EtudeError, Exit
+from etude.errors import DeadlineExceeded, EtudeError, Exit, Interrupted, Terminated
+from etude.plain import say
 from etude.rollouts.faults import BUSY, Restarts
 from etude.rollouts.live import SOCKET, ask
 from etude.rollouts.processes import runnable
@@ -101,11 +103,17 @@ class Supervisor:
         """`companion` is a command that goes on beside the run; none where it is empty."""
         self.command, self.resume, self.begun, self.restarts = list(command), resume, begun, restarts
         self.companion = Companion(companion)
-        self.stopped = self.hung = False
+        self.hung = self.opened = False
         self.missed = 0
+        self.stopped: int | None = None
+        """The signal by which the user has asked it to stop."""
+        self.asked_at, self.cut = 0.0, ""
+        """When that was; and why it was not waited for."""
 
     def run(self) -> int:
-        """Returns the exit code of the controller's last life. Raises RestartBudgetSpent, DeadlineExceeded."""
+        """Returns the exit code of the controller's last life. Raises RestartBudgetSpent, DeadlineExceeded, and
+        Interrupted where it had to be killed for it to stop.
+        """
         _LIBC.prctl(_SUBREAPER, 1, 0, 0, 0)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
         self.companion.start(before)
@@ -115,20 +123,24 @@ class Supervisor:
                 code = self._life(before, later)
                 later = True
                 self._clean()
+                if self.cut:
+                    raise self._interrupted()
                 if not self._again(code):
                     return code if code >= 0 else 128 - code
                 why = "it did not answer any more" if self.hung else _said(code)
                 self.hung, self.missed = False, 0
-                self._rest(self.restarts.spend("controller", why))
+                pause_s = self.restarts.spend("controller", why)
+                say(f"etude: the controller has ended ({why}); it starts anew", sys.stderr)
+                self._rest(pause_s)
         finally:
             self.companion.end()
-            for number in _FORWARDED if self.stopped else ():
+            for number in _FORWARDED if self.stopped is not None else ():
                 signal.signal(number, signal.SIG_IGN)  # the controller has had the last word; what still waits is late
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _again(self, code: int) -> bool:
         """A user who asked it to stop does not see it start anew, however it ended."""
-        return (code < 0 or code == CRASHED) and not self.stopped
+        return (code < 0 or code == CRASHED) and self.stopped is None
 
     def _life(self, mask: set[int], later: bool) -> int:
         """One life of the controller, from its start to its exit code: negative for the signal that ended it."""
@@ -139,6 +151,7 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
         controller = subprocess.Popen([*self.command, *further], preexec_fn=child)
+        self.opened = False
         while True:
             ended = _reaped()
             self.companion.told(ended)
@@ -149,11 +162,34 @@ class Supervisor:
             told = signal.sigtimedwait({*_FORWARDED, signal.SIGCHLD}, self.restarts.ping_every_s)
             if told is None and self._hangs(controller.pid):
                 os.kill(controller.pid, signal.SIGKILL)
-            if told is None or told.si_signo == signal.SIGCHLD:
-                continue
-            self.stopped = True
-            if told.si_code == _SENT_BY_A_PROCESS:
-                os.kill(controller.pid, told.si_signo)
+            if told is not None and told.si_signo != signal.SIGCHLD:
+                self._asked(told, controller.pid)
+            if self.stopped is not None and not self.cut:
+                self._cut(controller.pid)
+
+    def _asked(self, told: signal.struct_siginfo, pid: int) -> None:
+        """The user's signal reaches the controller; a second one, that is no echo of the first, ends it."""
+        now = time.monotonic()
+        if self.stopped is None:
+            self.stopped, self.asked_at = told.si_signo, now
+        elif now - self.asked_at > self.restarts.again_s and not self.cut:
+            self._end(pid, "you asked a second time")
+        if told.si_code == _SENT_BY_A_PROCESS:
+            os.kill(pid, told.si_signo)
+
+    def _cut(self, pid: int) -> None:
+        """End a controller that has had its time to stop."""
+        patience_s = self.restarts.stop_s if self.opened else self.restarts.stop_early_s
+        if time.monotonic() - self.asked_at > patience_s:
+            self._end(pid, f"it had not stopped {patience_s:.0f} s after you asked it to")
+
+    def _end(self, pid: int, why: str) -> None:
+        self.cut = why
+        os.kill(pid, signal.SIGKILL)
+
+    def _interrupted(self) -> Interrupted:
+        what = "what is saved stays so: go on with --resume" if self.begun.exists() else "nothing had begun"
+        return (Terminated if self.stopped == signal.SIGTERM else Interrupted)(f"ended at once, as {self.cut}; {what}")
 
     def _hangs(self, pid: int) -> bool:
         """Look at it once. It is asked from when it has opened its socket; what is counted is how often it did not
@@ -169,7 +205,7 @@ class Supervisor:
         except EtudeError:
             return False  # it is not there yet, or not any more
         else:
-            self.missed = 0
+            self.missed, self.opened = 0, True
         patience_s = self.restarts.ping_s * (BUSY if runnable(pid) else 1)
         self.hung = self.missed * (self.restarts.ping_every_s + _ASK_S) > patience_s
         return self.hung

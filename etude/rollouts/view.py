@@ -101,6 +101,10 @@ class View:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the terminal back."""
         if self._live is not None:
             self.refresh()
             self._live.stop()
@@ -109,6 +113,12 @@ class View:
         """Redraw, on a terminal."""
         if self._live is not None:
             self._live.update(render(self.state), refresh=True)
+
+    def warn(self, text: str) -> None:
+        """One line that is seen on a terminal too: it stays above the view."""
+        self.line(text)
+        if self._live is not None:
+            self._live.console.print(Text(plain_line(text), style="yellow"))
 
     def line(self, text: str) -> None:
         """One line of a plain log; the terminal view shows the same things in their places."""

@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
+from etude.config import parse_dump
 from etude.errors import ConfigError
 from etude.plugins import without_paths
 from etude.studio.files import Directory
@@ -51,6 +49,7 @@ class Planner:
 
 
 def _planned(directory: Directory) -> PlanAnswer:
+    from etude.rollouts.config import RunConfig
     from etude.rollouts.plan.planner import lines_of, plan_of
     from etude.rollouts.plan.rates import rates_of
 
@@ -64,7 +63,7 @@ def _planned(directory: Directory) -> PlanAnswer:
             continue  # cut
     try:
         with without_paths(_OWN_CODE):
-            config = _config_of(recipe)
+            config = parse_dump(dict(recipe), RunConfig, "recipe.json")
             _check_size(config)
             plan = plan_of(config, rates_of(lines, "this run"))
     except (TypeError, KeyError, ArithmeticError, AttributeError, ValueError) as error:
@@ -77,27 +76,3 @@ def _check_size(config: Any) -> None:
     if (most := max(rollouts.concurrency, rollouts.groups_per_step * config.groups.size)) > _MOST_ROLLOUTS:
         said = f"{most} rollouts of a step or in flight are not simulated here, where {_MOST_ROLLOUTS} may be"
         raise ConfigError(f"recipe.json: {said}; run `etude plan --from` on it yourself")
-
-
-def _config_of(recipe: Mapping[str, Any]) -> Any:
-    """The config of a recipe as a run has written it down: with keys that change nothing in it, which no user may give.
-    Raises ConfigError for any other fault."""
-    from etude.rollouts.config import RunConfig
-
-    raw = json.loads(json.dumps(recipe))
-    for _ in range(100):
-        try:
-            return RunConfig.model_validate(raw)
-        except ValidationError as error:
-            first = error.errors()[0]
-            if first["type"] != "idle":
-                where = ".".join(map(str, first["loc"]))
-                raise ConfigError(f"recipe.json: {where}: {first['msg']}; it is of another version of Etude") from None
-            _leave_out(raw, [*map(str, first["loc"]), *first["ctx"]["key"].split(".")])
-    raise ConfigError("recipe.json: no recipe of a run's")
-
-
-def _leave_out(table: dict[str, Any], path: list[str]) -> None:
-    for name in path[:-1]:
-        table = table.get(name, {})
-    table.pop(path[-1], None)

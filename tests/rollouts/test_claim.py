@@ -114,10 +114,51 @@ def test_a_run_of_a_mesh_goes_on_with_another_mesh_and_nothing_else_of_another(t
     Run(recipe, tmp_path, resume=False)
     (tmp_path / "metrics.jsonl").touch()
     smaller = overridden(recipe, ["trainer.ranks={fsdp=1}"])
-    Run(smaller, tmp_path, resume=True)
+    run = Run(smaller, tmp_path, resume=True)
+    assert json.loads((tmp_path / "recipe.json").read_text())["trainer"]["ranks"] == {"fsdp": 2, "ep": 2}
+    run.claimed.write_recipe()  # its ranks have met
+    del run
     assert json.loads((tmp_path / "recipe.json").read_text())["trainer"]["ranks"] == {"fsdp": 1}
-    for other in (["seed=7"], ["trainer.ranks=2"]):
-        with pytest.raises(ConfigError, match="was started with another recipe"):
-            Run(overridden(smaller, other), tmp_path, resume=True)
+    for other, said in (
+        ("seed=7", r"\(seed was 0, and is 7 now\); go on with its own, `etude train .*recipe.json --resume`"),
+        ("trainer.ranks=2", 'trainer.ranks was "mesh", and is 2 now'),
+    ):
+        with pytest.raises(ConfigError, match=f"was started with another recipe .*{said}"):
+            Run(overridden(smaller, [other]), tmp_path, resume=True)
     with pytest.raises(ConfigError, match="holds a run already"):
         Run(recipe, tmp_path, resume=False)
+
+
+def test_a_mesh_that_the_model_cannot_have_leaves_the_runs_recipe(tmp_path, capfd):
+    recipe = load_recipe(ROOT / "recipes" / "mesh.toml", RunConfig, [f"model.path={ROOT}/models/etude-tiny"])
+    Run(recipe, tmp_path, resume=False)
+    (tmp_path / "metrics.jsonl").touch()
+    before = (tmp_path / "recipe.json").read_bytes()
+    words = ["train", str(tmp_path / "recipe.json"), "--resume", "--set", "trainer.ranks={ep=3}", "--unsupervised"]
+    assert main(words) == 42
+    assert "ep = 3 does not divide the model's 8 experts" in capfd.readouterr().err
+    assert (tmp_path / "recipe.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "sets", [[], ["groups.overlong=drop", "rewards.unfinished_penalty="], ["trainer.ranks={fsdp=2}"]], ids=str
+)
+def test_what_a_run_has_written_down_is_read_as_its_recipe(tmp_path, sets):
+    """Also with keys that change nothing in it, which no user may give."""
+    recipe = load_recipe(ROOT / "recipes" / "quickstart.toml", RunConfig, sets)
+    Run(recipe, tmp_path, resume=False)
+    (tmp_path / "metrics.jsonl").touch()
+    read = load_recipe(tmp_path / "recipe.json", RunConfig)
+    assert read.model_dump(mode="json") == recipe.model_dump(mode="json")
+    Run(read, tmp_path, resume=True)
+    with pytest.raises(ConfigError, match=r"another recipe \(seed was 0, and is 7 now\)"):
+        Run(load_recipe(tmp_path / "recipe.json", RunConfig, ["seed=7"]), tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"), [(b"[]", "is no recipe that a run"), (b"\xff", "not valid JSON")], ids=str
+)
+def test_a_file_that_is_no_runs_recipe_is_not_read_as_one(tmp_path, written, said):
+    (tmp_path / "recipe.json").write_bytes(written)
+    with pytest.raises(ConfigError, match=rf"recipe.json: {said}"):
+        load_recipe(tmp_path / "recipe.json", RunConfig)

@@ -44,6 +44,12 @@ def test_a_summary_that_leaves_no_room_for_a_turn(tmp_path):
     assert "no room for a single turn" in said and "harness.summary.max_tokens" in said
 
 
+def test_kernels_that_no_mesh_computes_with(tmp_path, monkeypatch):
+    monkeypatch.setenv("ETUDE_KERNELS", "exact")
+    mesh = ("trainer.ranks={ep=2}", f"model.path={ROOT / 'models/etude-tiny'}", "publisher.merge=")
+    assert refused(tmp_path, *mesh).startswith("ETUDE_KERNELS=exact: the ranks of a mesh compute with torch's")
+
+
 def test_replay_of_a_model_without_routers(tmp_path):
     """Said before an engine has come up, and only where the recipe asks for it. So is a mesh that does not fit."""
     decoder = Decoder(

@@ -12,7 +12,9 @@ from etude.errors import UnusedFeature, WeightError
 from etude.records import Cheated, Scored, Truncated, Version
 from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, summarise
+from etude.rollouts.faults import FaultConfig, Restarts
 from etude.rollouts.links import Swap
+from etude.rollouts.proof import require_used, unused
 from etude.rollouts.stats import RunStats
 from etude.rollouts.view import UNTRAINED, Call, View, ViewState, render, sparkline
 
@@ -73,12 +75,26 @@ def test_the_summary_counts_each_set_apart():
     assert figures["real_before"] is None and figures["rungs"]["3"] == [None] * 3  # nothing was played there
 
 
+def test_a_restart_is_seen_in_a_log_and_above_the_view(tmp_path):
+    for terminal in (False, True):
+        console = Console(width=120, file=io.StringIO(), force_terminal=terminal)
+        restarts = Restarts(FaultConfig(), tmp_path / "metrics.jsonl")
+        with View(replace(STATE), console=console) as view:
+            restarts.told = view.warn
+            restarts.spend("trainer", "rank 1 of the trainer, on vm, died")
+        assert console.file.getvalue().count("restart (trainer): rank 1 of the trainer, on vm, died") == 1
+
+
 def test_an_enabled_feature_that_was_never_used_is_an_error(tmp_path):
     stats = RunStats(tmp_path / "metrics.jsonl")
     stats.counters["tool_calls"] = 3
-    assert stats.prove_use(["tool_calls"], {"swaps": 1})["swaps"] == 1
-    with pytest.raises(UnusedFeature, match="routes_given"):
-        stats.prove_use(["tool_calls", "routes_given"], {})
+    counters = stats.counted({"swaps": 1})
+    assert counters["swaps"] == 1 and unused(["tool_calls"], counters) == []
+    require_used([], counters)
+    with pytest.raises(
+        UnusedFeature, match=r"never used in this run: routes_given \(of trainer\.router_replay\); leave"
+    ):
+        require_used(unused(["tool_calls", "routes_given"], counters), counters)
 
 
 def test_the_parts_of_the_reward_add_up_to_it(tmp_path):
@@ -109,7 +125,7 @@ def test_what_engines_counted_is_known_in_the_next_life(tmp_path):
     first.saw_engine({"prefix_hit_tokens": 5, "swaps": 0, "busy_s": 1.5})
     first.saw_engine({"prefix_hit_tokens": 7, "swaps": 0, "busy_s": 2.5})
     again = RunStats(tmp_path / "metrics.jsonl", first.state())
-    counters = again.prove_use(["prefix_hit_tokens"], {"prefix_hit_tokens": 0, "swaps": 2})
+    counters = again.counted({"prefix_hit_tokens": 0, "swaps": 2})
     assert (counters["prefix_hit_tokens"], counters["swaps"]) == (7, 2)
 
 
@@ -170,9 +186,9 @@ def test_a_switch_of_the_algorithm_that_changed_no_token_is_an_error(tmp_path):
     stats = RunStats(tmp_path / "metrics.jsonl")
     for step in (1, 2):
         stats.stepped(step_line(step))
-    assert stats.prove_use(["masked_tokens"], {})["masked_tokens"] == 4
-    with pytest.raises(UnusedFeature, match="gated_segments"):
-        stats.prove_use(["masked_tokens", "gated_segments"], {})
+    counters = stats.counted({})
+    assert counters["masked_tokens"] == 4
+    assert unused(["masked_tokens", "gated_segments"], counters) == ["gated_segments"]
 
 
 def test_a_run_killed_after_a_step_was_saved_still_counts_it_once(tmp_path):

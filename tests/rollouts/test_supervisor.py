@@ -29,15 +29,18 @@ ROOT = Path(__file__).parents[2]
 ABOVE = """
 import sys
 from pathlib import Path
-from etude.errors import EtudeError
+from etude.errors import EtudeError, Interrupted, Terminated
 from etude.rollouts.faults import FaultConfig, Patience, Restarts
 from etude.rollouts.supervisor import Supervisor
-directory, command = Path(sys.argv[1]), sys.argv[2:]
-faults, patience = FaultConfig(restarts=3), Patience(ping_every_s=0.05, ping_s=2, longest_pause_s=0.01)
+directory, early_s, command = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+faults = FaultConfig(restarts=3)
+patience = Patience(ping_every_s=0.05, ping_s=2, longest_pause_s=0.01, again_s=1, stop_early_s=early_s)
 restarts = Restarts(faults, directory / "metrics.jsonl", patience)
 beside = [sys.executable, str(directory / "beside.py")] if (directory / "beside.py").exists() else []
 try:
     sys.exit(Supervisor(command, "--resume", directory / "recipe.json", restarts, beside).run())
+except Interrupted as error:
+    sys.exit(f"{143 if isinstance(error, Terminated) else 130}: {error}")
 except EtudeError as error:
     sys.exit(str(error))
 finally:
@@ -60,12 +63,13 @@ time.sleep(0.2)
 DIES = "os.kill(os.getpid(), signal.SIGKILL)\n"
 
 
-def start(directory, life, beside=None):
+def start(directory, life, beside=None, stop_early_s=60):
     directory.mkdir()
     if beside is not None:
         (directory / "beside.py").write_text(beside)
     (directory / "life.py").write_text(LIFE + life)
-    command = [sys.executable, "-c", ABOVE, str(directory), sys.executable, str(directory / "life.py"), str(directory)]
+    above = [sys.executable, "-c", ABOVE, str(directory), str(stop_early_s)]
+    command = [*above, sys.executable, str(directory / "life.py"), str(directory)]
     return subprocess.Popen(
         command,
         cwd=ROOT,
@@ -83,7 +87,8 @@ def ended(process):
 def test_a_dead_controller_is_started_again_with_resume_and_what_it_left_is_ended(tmp_path):
     out = tmp_path / "run"
     process = start(out, f"{LEAVES}if lives < 3: {DIES}sys.exit(7)")
-    assert ended(process) == (7, "")
+    died = "etude: the controller has ended (signal 9 (Killed)); it starts anew\n"
+    assert ended(process) == (7, 2 * died)
     assert (out / "lives").read_text() == ";--resume;--resume;"
     assert restarts_of(out / "metrics.jsonl") == {"controller": 2}
     left = list(map(int, (out / "left").read_text().split()))
@@ -129,6 +134,36 @@ def test_a_user_who_stops_it_is_passed_on(tmp_path, number):
     assert (out / "lives").read_text() == ";"
 
 
+STUCK = """
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])  # as it is below Ray's C++
+(directory / "ready").touch()
+while True: time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_one_that_does_not_stop_is_ended_when_the_user_asks_again(tmp_path, number, code):
+    out = tmp_path / "run"
+    process = start(out, STUCK)
+    wait_for(out / "ready")
+    process.send_signal(number)
+    process.send_signal(number)  # an echo of the first
+    time.sleep(1.5)
+    assert process.poll() is None
+    process.send_signal(number)
+    said = ended(process)[1]
+    assert f"{code}: ended at once, as you asked a second time; what is saved stays so: go on with --resume" in said
+    assert (out / "lives").read_text() == ";"
+
+
+def test_one_that_never_answered_and_does_not_stop_is_ended_soon(tmp_path):
+    out = tmp_path / "run"
+    process = start(out, STUCK, stop_early_s=0.2)
+    wait_for(out / "ready")
+    process.send_signal(signal.SIGTERM)
+    assert "143: ended at once, as it had not stopped 0 s after you asked it to" in ended(process)[1]
+
+
 def test_a_controller_dies_with_its_supervisor(tmp_path):
     out = tmp_path / "run"
     process = start(out, STOPPED)
@@ -161,7 +196,7 @@ def test_what_goes_on_beside_a_run_outlives_its_lives_and_ends_with_the_last(tmp
     out = tmp_path / "run"
     waits = WAITS.replace("< lives", "< 1")
     code, said = ended(start(out, f"{waits}{LEAVES}if lives < 3: {DIES}sys.exit(7)", BESIDE))
-    assert (code, said) == (7, "asked to end\n")
+    assert (code, said.splitlines()[-1]) == (7, "asked to end")
     [companion] = map(int, (out / "companions").read_text().split())
     assert not psutil.pid_exists(companion)
     assert restarts_of(out / "metrics.jsonl") == {"controller": 2}

@@ -54,7 +54,7 @@ def add_steps(run: Path, numbers: Sequence[int], life: int = 0) -> None:
 def make_run(run: Path, steps: int = 3, name: str = "made", summary: bool = False) -> Path:
     """A run that has been claimed and let go again, with so many steps."""
     config = load_recipe(ROOT / "recipes/quickstart.toml", RunConfig, [f"name={name}"])
-    claim(run, config, resume=False).close()
+    claim(run, config, resume=False).file.close()
     note(run / "metrics.jsonl", "phase", {"name": "training", "tasks": 0})
     note(run / "metrics.jsonl", "rollout", {"id": "g1/0", "group": "g1", "reward": None, "failed": "sandbox"})
     add_steps(run, range(1, steps + 1))

@@ -110,7 +110,7 @@ def test_a_socket_that_never_answers_holds_nobody_up(tmp_path: Path) -> None:
 
     run = make_run(tmp_path / "run", 2)
     config = load_recipe(Path(__file__).parents[2] / "recipes/quickstart.toml", RunConfig, ["name=made"])
-    with claim(run, config, resume=True), socket.socket(socket.AF_UNIX) as deaf:
+    with claim(run, config, resume=True).file, socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(str(run / "control.sock"))
         deaf.listen()
         with studio(tmp_path / "home", run) as served:

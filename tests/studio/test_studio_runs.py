@@ -306,7 +306,7 @@ def test_what_a_living_run_tells(tmp_path: Path) -> None:
         "watched": {"id": "g1/0", "instruction": "Fix.", "calls": [
             {"name": "grep", "arguments": "x", "result": "", "failed": None}]},
     }  # fmt: skip
-    with claim(path, config, resume=True), studio(tmp_path / "home", path) as served:
+    with claim(path, config, resume=True).file, studio(tmp_path / "home", path) as served:
         id = served.id("first")
         assert served.get(f"/runs/{id}/live")["busy"] is None, "it does not answer yet"
         answers = Answers(path, told)

@@ -67,6 +67,16 @@ def test_an_entry_that_is_no_tensor_is_not_unpickled(saved):
         read(saved)
 
 
+def test_what_to_do_names_the_checkpoints_file_and_what_is_gone_on_with(saved, tmp_path):
+    changed(saved, state_dict_metadata={"masters.a": BytesStorageMetadata()})
+    with pytest.raises(CheckpointError, match=f"; remove {tmp_path}/step-00000001.ckpt, and the run begins anew$"):
+        read(saved)
+    for name in ("step-00000000.ckpt", "step-00000001.ckpt"):
+        (tmp_path / name).touch()
+    with pytest.raises(CheckpointError, match=f"; remove {tmp_path}/step-00000001.ckpt, and step 0 is gone on with$"):
+        read(saved)
+
+
 def test_every_file_must_have_a_hash_and_lie_there(saved):
     directory, shards = saved
     for lacking in shards["hashes"]:

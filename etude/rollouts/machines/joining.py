@@ -27,6 +27,7 @@ from etude.deadlines import scaled
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError
 from etude.rollouts.machines.config import MachinesConfig, Part
 from etude.rollouts.machines.room import asked_of, require_room
+from etude.rollouts.machines.table import require_ray
 from etude.rollouts.own_ray import know_token
 from etude.rollouts.ray_signals import own_sigterm
 from etude.serving.token import read_token
@@ -51,8 +52,9 @@ def join(machines: MachinesConfig, variables: Mapping[str, str]) -> None:
     """Make this process one of that Ray, whose processes for us have these variables. Raises EtudeError."""
     token = machines.token_file
     if token is not None:
-        read_token(token.expanduser())
+        _require_token(token.expanduser())
         know_token(token.expanduser().resolve())
+    require_ray(machines.url)
     try:
         with own_sigterm():
             ray.init(
@@ -65,6 +67,12 @@ def join(machines: MachinesConfig, variables: Mapping[str, str]) -> None:
             f"machines.url: the Ray at {machines.url} cannot be joined ({said}); start the run on a machine of the "
             "cluster, where `etude cluster status` says that it is alive"
         ) from None
+
+
+def _require_token(path: Path) -> None:
+    if not path.exists():
+        raise ConfigError(f"machines.token_file: {path}: no such file; `etude cluster up` writes it, and says where")
+    read_token(path)
 
 
 async def require_shared(config: RunConfig, directory: Path) -> None:

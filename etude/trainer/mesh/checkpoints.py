@@ -76,8 +76,7 @@ def read_shards(shards: Shards, trained: ShardedTrained, optimizer: OptimizerSet
     found = _hashes(trained.sharded.layout.beside, [path for path in own if path.is_file()])
     if wrong := sorted(name for name, each in hashes.items() if found.get(name) != each):
         raise CheckpointError(
-            f"{directory / wrong[0]}: missing, torn or changed since it was saved; remove this checkpoint's file, and "
-            "the one before it is used"
+            f"{directory / wrong[0]}: missing, torn or changed since it was saved; {shards.without()}"
         )
     saved = shards.tensors()
     shapes = {name: _MASTER.format(name) for name in trained.trained}

@@ -58,13 +58,17 @@ class Shards(FileSystemReader):
         except Exception as error:  # whatever a pickle of any bytes may raise
             strange = f"it cannot be read ({error})"
         if strange:
-            raise CheckpointError(
-                f"{path}: was not written by a save of ours: {strange}; remove this checkpoint's file, and the one "
-                "before it is used"
-            )
+            raise CheckpointError(f"{path}: was not written by a save of ours: {strange}; {self.without()}")
         found.storage_meta = found.storage_meta or StorageMeta()
         found.storage_meta.load_id = self.load_id
         return found
+
+    def without(self) -> str:
+        """What to do where these shards are of no use."""
+        step = self.directory.name.partition(".")[0]
+        before = sorted(each.stem for each in self.directory.parent.glob("step-*.ckpt") if each.stem < step)
+        then = f"step {int(before[-1].removeprefix('step-'))} is gone on with" if before else "the run begins anew"
+        return f"remove {self.directory.parent / step}.ckpt, and {then}"
 
     def tensors(self) -> dict[str, TensorStorageMetadata]:
         """What is there, by name."""

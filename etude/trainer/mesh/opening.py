@@ -20,17 +20,22 @@ from etude.trainer.mesh.sizes import Sizes
 from etude.trainer.mesh.together import Mesh
 
 
+def require_kernels() -> None:
+    """Raises ConfigError where this process was told to compute with other operations than torch's."""
+    if (told := os.environ.get(VARIABLE, "torch")) != "torch":
+        raise ConfigError(
+            f"{VARIABLE}={told}: the ranks of a mesh compute with torch's operations, and add up in an "
+            "order that depends on the mesh; leave the variable out, or give trainer.ranks a number: ranks that hold "
+            "all weights each keep to these kernels and to one order"
+        )
+
+
 def open_mesh(config: TrainerConfig, model: Path) -> Mesh:
     """Of the model at a directory. Raises ConfigError where it cannot be cut as the config says, or where this process
     was told to compute with other operations than torch's.
     """
     assert config.mesh is not None
-    if os.environ.get(VARIABLE, "torch") != "torch":
-        raise ConfigError(
-            f"{VARIABLE}={os.environ[VARIABLE]}: the ranks of a mesh compute with torch's operations, and add up in an "
-            "order that depends on the mesh; leave the variable out, or give trainer.ranks a number: ranks that hold "
-            "all weights each keep to these kernels and to one order"
-        )
+    require_kernels()
     device = choose("torch", DEVICE).device
     Sizes.of(config.mesh).require(shape_of(model))
     layout = Layout(config.mesh)
