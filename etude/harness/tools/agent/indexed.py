@@ -70,6 +70,7 @@ class Indexed:
         self._listed: Listed | None = None
         self._narrowing: tuple[int, Stamps, Narrowing] | None = None
         self._followed: tuple[int, Stamps] | None = None
+        self._seen: Listed | None = None
         self._unread: set[str] = set()
         self._alone = threading.Lock()
         self.counts: Counter[str] = Counter()
@@ -93,20 +94,27 @@ class Indexed:
 
         while True:
             # of what the index has, while the sandbox looks at its files: where nothing has changed, that is the answer
-            await self._watched(sandbox, config)
-            early = asyncio.create_task(self._in_thread(asked))
+            early = asyncio.create_task(self._in_thread(asked)) if await self._may_stand(sandbox, config) else None
             try:
                 listed, looked = await self._looked(sandbox, config)
             except BaseException:
-                early.add_done_callback(_let_be)
+                if early is not None:
+                    early.add_done_callback(_let_be)
                 raise
-            hits, (revision, loads) = await early
+            hits, (revision, loads) = await early if early is not None else ([], (-1, index.loads))
             long = await self._take_in_all(index, listed, looked, sandbox)
             if revision != index.revision:
                 hits, _ = await self._in_thread(asked)
+            self._seen = listed
             if loads == index.loads:
                 return Answered(hits, sum(f"{path}/".startswith(f"{under}/" if under else "") for path in long))
             self._followed = None  # somebody has made the index forget meanwhile: all is looked at anew
+
+    async def _may_stand(self, sandbox: Sandbox, config: ToolConfig) -> bool:
+        """Whether it is of use to ask the index before the files are looked at: not where some are known to have
+        changed."""
+        await self._watched(sandbox, config)
+        return self._followed is None or await self._listed_now(sandbox, config) is self._seen
 
     async def _in_thread(self, do: Callable[[], _Answer]) -> _Answer:
         """Of the index. One whose question is given up still has the store until it ends: the next one waits there."""
