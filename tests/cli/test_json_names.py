@@ -158,7 +158,7 @@ def cluster(run: Run, place: Path) -> Iterator[Any]:
     ssh.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift 2; exec sh -c "$*"\n')
     ssh.chmod(0o755)
     file = place / "machines.toml"
-    file.write_text(f'name = "nobody"\npython = "{sys.executable}"\nmachines = [{{address = "127.0.0.1"}}]\n')
+    file.write_text(f'name = "nobody"\npython = "{sys.executable}"\nmachines = [{{address = "192.0.2.7"}}]\n')
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PATH", str(ssh.parent), prepend=":")
         yield run("cluster", "status", file)
