@@ -114,8 +114,8 @@ class Index:
         changed = [path for path, stamp in stamps.items() if not self._is(path, stamp)]
         if self._embedder is None:
             return changed, []
-        had = {path for path, known in self._tree.items() if known.content in self._embedded}.union(changed)
-        return changed, [path for path in stamps if path not in had]
+        known = {path: self._tree[path].content for path in stamps.keys() - set(changed)}
+        return changed, [path for path in stamps if path in known and known[path] not in self._embedded]
 
     def update(
         self, stamps: Mapping[str, str], files: Iterable[tuple[str, bytes | None]], commit: str = "", whole: bool = True
@@ -124,7 +124,7 @@ class Index:
         cannot be read, each after its stamp was taken. Where that is not the `whole`, what it does not name stays."""
         try:
             self._load()
-            self._update(stamps, files, commit, [path for path in self._tree if whole and path not in stamps])
+            self._update(stamps, files, commit, [path for path in self._tree if path not in stamps] if whole else [])
         except Damaged as error:
             self._renew(error)
 
@@ -259,7 +259,11 @@ class Index:
                 self._embedded = self.store.embedded(self._embedder.identity, sorted(there))
 
     def _all_facts(self) -> dict[int, Facts]:
-        if lacking := {known.content for known in self._tree.values()} - self._facts.keys():
+        return self._facts_of(self._tree.values())
+
+    def _facts_of(self, files: Iterable[Known]) -> dict[int, Facts]:
+        """Of these files' contents, and of others."""
+        if lacking := {known.content for known in files} - self._facts.keys():
             self._facts.update(self.store.facts(sorted(lacking)))
         return self._facts
 
@@ -268,8 +272,9 @@ class Index:
         if self._corpus is None or self._corpus.worn:
             self._corpus, self._moved = Corpus(), set(self._tree)
         if self._moved:
-            facts = self._all_facts()
-            there = {path: facts[known.content] for path in self._moved if (known := self._tree.get(path)) is not None}
+            moved = {path: known for path in self._moved if (known := self._tree.get(path)) is not None}
+            facts = self._facts_of(moved.values())
+            there = {path: facts[known.content] for path, known in moved.items()}
             # those that are known for greps alone would count as files that lack a word
             code = {path: each for path, each in there.items() if is_code(path) and not each.long}
             self._corpus.drop(self._moved - code.keys())
