@@ -74,6 +74,7 @@ class Kept:
         self._listed: Listed | None = None
         self._deciding: Sequence[str] = ()
         self._watches = False
+        self._always: frozenset[str] = frozenset()
         self._named_by = ""
         self._expected = ""
         self.sweeps = 0
@@ -107,11 +108,13 @@ class Kept:
         return self._listed
 
     async def looked(self, listed: Listed, sandbox: Sandbox, config: ToolConfig) -> Stamps | None:
-        """The stamps of what may have changed, as it is now; None where `listed` is not so any more. Raises OSError
-        where a command cannot name it all."""
+        """The stamps of what may have changed, as it is now; None where `listed` is not so any more, or a command
+        cannot name it all. Raises OSError where it never can."""
         named = naming(sorted(listed.changed))
+        if named is None and listed.changed <= self._always:
+            raise OSError("too many files are always looked at, or a name is no text")
         if named is None:
-            raise OSError("too much has changed, or a name is no text")
+            return None
         prints, env = named
         done = await sandbox.exec(
             f"{self.check}; date +%s; {{ {prints}; }} | {{ unset {' '.join(env)}; {LOOK}; }}",
@@ -148,7 +151,8 @@ class Kept:
         stamps = await stamps_of(sandbox, config)
         if len(stamps.linked) > _MOST_LINKED or len(stamps.files) >= MOST_FILES:
             raise OSError("too many files, or with a second name")
-        return Listed(stamps, self._unwatched(stamps) | stamps.linked)
+        self._always = self._unwatched(stamps) | stamps.linked
+        return Listed(stamps, self._always)
 
     def _unwatched(self, stamps: Stamps) -> frozenset[str]:
         """Files of directories that git ignores and that were watched only after they were looked at."""
