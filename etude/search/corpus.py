@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
@@ -84,9 +84,6 @@ class Corpus:
             self._words -= int(pieces[:, 2].sum(dtype=np.int64))
             self._pieces -= len(pieces)
             self._by_first = None
-
-    def there(self) -> Collection[str]:
-        return self._number.keys()
 
     @property
     def worn(self) -> bool:

@@ -125,7 +125,7 @@ class Chain:
             found |= self._unchecked(delta, damaged, again=True)
         for tensor in damaged:
             if where := _damage(tensor, found[tensor.name]):
-                key = pack_key(delta, delta.packs[tensor.pack])
+                key = pack_key(Version(delta.version), delta.packs[tensor.pack])
                 raise DamagedObject(f"{self.store.url}/{key}: the payload of {where} is corrupt; {_RECOVER}")
         return found
 
@@ -135,7 +135,10 @@ class Chain:
         for tensor in tensors:
             of_pack.setdefault(tensor.pack, []).append(tensor)
         packs = {at: delta.packs[at] for at in of_pack}
-        wanted = [Wanted(pack_key(delta, pack), pack.size, [t.span for t in of_pack[at]]) for at, pack in packs.items()]
+        version = Version(delta.version)
+        wanted = [
+            Wanted(pack_key(version, pack), pack.size, [t.span for t in of_pack[at]]) for at, pack in packs.items()
+        ]
         views = read_spans(self.store, wanted, again=again)
         return {
             tensor.name: view
@@ -165,7 +168,7 @@ class Chain:
 
     def put(self, version: Version, pack: Pack, data: bytearray) -> None:
         """Store a pack of a version, before the manifest that tells of it."""
-        self.store.put(key_of(version, f"{pack.hash}.pack"), data)
+        self.store.put(pack_key(version, pack), data)
 
     def write(self, delta: Delta, name: str = MANIFEST) -> bool:
         """Store the manifest of packs that are there. False, with nothing made visible, if there is another one."""
@@ -217,8 +220,8 @@ def key_of(version: Version, name: str) -> str:
     return f"versions/{version:08d}/{name}"
 
 
-def pack_key(delta: Delta, pack: Pack) -> str:
-    return key_of(Version(delta.version), f"{pack.hash}.pack")
+def pack_key(version: Version, pack: Pack) -> str:
+    return key_of(version, f"{pack.hash}.pack")
 
 
 def _damage(tensor: Tensor, payloads: memoryview) -> str | None:

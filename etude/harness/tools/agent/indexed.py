@@ -113,8 +113,10 @@ class Indexed:
     async def _may_stand(self, sandbox: Sandbox, config: ToolConfig) -> bool:
         """Whether it is of use to ask the index before the files are looked at: not where some are known to have
         changed."""
-        await self._watched(sandbox, config)
-        return self._followed is None or await self._listed_now(sandbox, config) is self._seen
+        if self._followed is None:
+            await self._watched(sandbox, config)
+            return True
+        return await self._listed_now(sandbox, config) is self._seen
 
     async def _in_thread(self, do: Callable[[], _Answer]) -> _Answer:
         """Of the index. One whose question is given up still has the store until it ends: the next one waits there."""
