@@ -19,17 +19,23 @@ def run(options: argparse.Namespace) -> int:
     import shtab
 
     whole = parser_of(COMMANDS)
-    _name_files(whole)
+    _say_what_completes(whole)
     sys.stdout.write(shtab.complete(whole, options.shell))
     return 0
 
 
-def _name_files(parser: argparse.ArgumentParser) -> None:
-    """Tell the library what is a file: every argument that is read as a path."""
+def _say_what_completes(parser: argparse.ArgumentParser) -> None:
+    """Tell the library what is a file: every argument that is read as a path.
+
+    A word that nothing completes gets an empty list: with the empty action of the library zsh says what the word is and
+    then writes out no option that takes a value.
+    """
     import shtab
 
     for action in parser._actions:
         if action.type is Path:
             action.complete = shtab.FILE  # ty: ignore[missing-attribute]
+        elif not action.option_strings and not action.choices:
+            action.complete = {"zsh": "()"}  # ty: ignore[missing-attribute]
     for _, each in actions_of(parser):
-        _name_files(each)
+        _say_what_completes(each)

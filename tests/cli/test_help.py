@@ -80,11 +80,18 @@ def test_a_shell_completes(shell, tmp_path, capsys):
         "zsh": (["-f", "-i"], f"fpath=({file.parent} $fpath); autoload -Uz compinit; compinit -u -D"),
     }[shell]
     env = {"PATH": os.environ["PATH"], "HOME": str(file.parent), "PS1": "> "}
+
+    def reads() -> bool:  # what is typed before that, the terminal shows as well
+        return len(terminal.lines) > done and terminal.lines[-1] == ">" and not terminal.echoes
+
+    done = 0  # lines
+
     with Terminal([shutil.which(shell), *start], env, columns=120) as terminal:
         terminal.type(f"{load}; cd {file.parent}; echo re''ady\r")
         terminal.see("^ready$")
         for typed, wanted in TYPED.items():
-            terminal.wait(lambda: not terminal.echoes, "the shell to read keys")  # before that the terminal shows them
+            terminal.wait(reads, "an empty prompt of a shell that reads keys")
             terminal.type(typed + TAB)
             terminal.see(f"^> {wanted}( |$)")
+            done = len(terminal.lines)
             terminal.type("\x15\r")  # nothing is run

@@ -8,6 +8,8 @@ const PATIENCE_MS = 10_000;
 const channel = () => new BroadcastChannel(LOCK);
 
 interface Said {
+  /** Said by the tab that lets others in from now on: what was asked before it listened was heard by nobody. */
+  minds?: boolean;
   /** Who wants to come in. */
   asks?: string;
   /** Whom the code is for. */
@@ -22,11 +24,11 @@ export function mind(token: () => string): void {
   if (minding || !('locks' in navigator)) return;
   minding = true;
   const hear = () => {
-    channel().onmessage = async ({ data, currentTarget }: MessageEvent<Said>) => {
-      if (data.asks === undefined) return;
-      const said: Said = { to: data.asks, code: await codeFor(token()) };
-      (currentTarget as BroadcastChannel).postMessage(said);
+    const tabs = channel();
+    tabs.onmessage = async ({ data }: MessageEvent<Said>) => {
+      if (data.asks !== undefined) tabs.postMessage({ to: data.asks, code: await codeFor(token()) } satisfies Said);
     };
+    tabs.postMessage({ minds: true } satisfies Said);
     return new Promise(() => {}); // held until the tab is closed
   };
   void navigator.locks.request(LOCK, hear);
@@ -45,13 +47,22 @@ async function codeFor(token: string): Promise<string | null> {
 /** A code from a tab that is in; null where there is none. */
 export async function codeOfAnother(): Promise<string | null> {
   if (!('locks' in navigator)) return null;
-  const { held = [] } = await navigator.locks.query();
-  if (!held.some(({ name }) => name === LOCK)) return null;
   const me = crypto.randomUUID();
   const tabs = channel();
-  return new Promise<string | null>((resolve) => {
+  const ask = () => tabs.postMessage({ asks: me } satisfies Said);
+  const answer = new Promise<string | null>((resolve) => {
     setTimeout(() => resolve(null), PATIENCE_MS);
-    tabs.onmessage = ({ data }: MessageEvent<Said>) => data.to === me && resolve(data.code ?? null);
-    tabs.postMessage({ asks: me } satisfies Said);
-  }).finally(() => tabs.close());
+    tabs.onmessage = ({ data }: MessageEvent<Said>) => {
+      if (data.minds) ask(); // the one that was asked may be closed
+      else if (data.to === me) resolve(data.code ?? null);
+    };
+  });
+  try {
+    const { held = [], pending = [] } = await navigator.locks.query();
+    if (![...held, ...pending].some(({ name }) => name === LOCK)) return null;
+    ask();
+    return await answer;
+  } finally {
+    tabs.close();
+  }
 }

@@ -1,0 +1,1 @@
+import{B as e}from"./bits-DFK3CP5i.js";var t=e(null);function n({value:e},t,n,r){let i=e?.run===t?e.ids.indexOf(n):-1;return i<0?null:e.ids[i+r]??null}export{t as n,n as t};

@@ -1,1 +1,0 @@
-import{B as e}from"./bits-Cv1PTj_J.js";var t=e(null);function n({value:e},t,n,r){let i=e?.run===t?e.ids.indexOf(n):-1;return i<0?null:e.ids[i+r]??null}export{t as n,n as t};
