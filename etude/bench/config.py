@@ -52,6 +52,9 @@ class CheckpointPolicy(Config):
     temperature: float = Field(1.0, ge=0)
     """0 takes the likeliest token each time."""
     engine: EngineConfig = EngineConfig()
+    engines: int = Field(1, ge=1)
+    """Of this model, side by side in this process. Where there are several, each has one thread: as many as cores play
+    nearly that many times as fast."""
 
 
 class EndpointPolicy(Config):

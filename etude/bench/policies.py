@@ -35,7 +35,7 @@ from etude.rewards.judge.config import MAX_ANSWER_TOKENS, MAX_CHARS
 from etude.tasks.scripted import FAREWELL, RUN_CHECK
 
 if TYPE_CHECKING:
-    from etude.engine.torch_engine import TorchEngine
+    from etude.engine.several import SeveralEngines
 
 _HASHED = (".json", ".jinja", ".safetensors")
 AnyPolicy = CheckpointPolicy | EndpointPolicy | AcpPolicy | SolutionPolicy
@@ -121,8 +121,8 @@ async def open_policy(config: AnyPolicy, harness: HarnessConfig, seed: int) -> A
     """Load the model or open the endpoint; closed at the end."""
     match config:
         case CheckpointPolicy():
-            with _engine(config) as (engine, chat):
-                yield SamplerPlayer(engine, chat, harness, config.temperature, engine.max_context)
+            with _engines(config) as (engines, chat):
+                yield SamplerPlayer(engines, chat, harness, config.temperature, engines.max_context)
         case EndpointPolicy():
             endpoint = Endpoint(config.endpoint)
             try:
@@ -136,19 +136,16 @@ async def open_policy(config: AnyPolicy, harness: HarnessConfig, seed: int) -> A
 
 
 @contextlib.contextmanager
-def _engine(config: CheckpointPolicy) -> Generator[tuple[TorchEngine, Chat]]:
-    from etude.engine.torch_engine import TorchEngine
+def _engines(config: CheckpointPolicy) -> Generator[tuple[SeveralEngines, Chat]]:
+    from etude.engine.several import open_engines
     from etude.models.chat import open_chat
     from etude.models.checkpoint import load_checkpoint
     from etude.models.expert_format import set_expert_format
 
     decoder, tokenizer = load_checkpoint(config.path)
     set_expert_format(decoder, config.expert_format)
-    engine = TorchEngine(decoder, config.engine)
-    try:
-        yield engine, open_chat(config.path, tokenizer)
-    finally:
-        engine.close()
+    with open_engines(decoder, config.engine, config.engines) as engines:
+        yield engines, open_chat(config.path, tokenizer)
 
 
 class SamplerPlayer:

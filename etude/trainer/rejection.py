@@ -23,7 +23,7 @@ from pydantic import Field
 
 from etude.config import Config
 from etude.engine.config import EngineConfig
-from etude.engine.torch_engine import TorchEngine
+from etude.engine.several import open_engines
 from etude.harness.dialogue import TokenDialogue
 from etude.harness.session import token_dialogue
 from etude.models.chat import open_chat
@@ -120,20 +120,18 @@ class RejectionStart:
     async def _played(self, attempts: Sequence[Attempt], tasks: Sequence[Task], model: Path) -> None:
         config, source = self.config, self.source
         decoder, tokenizer = load_checkpoint(model)
-        engine, chat = TorchEngine(decoder, source.engine), open_chat(model, tokenizer)
+        chat = open_chat(model, tokenizer)
+        with open_engines(decoder, source.engine, config.threads) as engines:
 
-        def dialogue_of(attempt: Attempt) -> TokenDialogue:
-            seed = attempt.seed(config.seed)
-            return token_dialogue(
-                engine, chat, config.harness, session_id=attempt.id, seed=seed, temperature=source.temperature
-            )
+            def dialogue_of(attempt: Attempt) -> TokenDialogue:
+                seed = attempt.seed(config.seed)
+                return token_dialogue(
+                    engines, chat, config.harness, session_id=attempt.id, seed=seed, temperature=source.temperature
+                )
 
-        try:
             async with sandboxes(config, tasks) as (backend, judges):
-                player = Player(backend, judges, config.harness, engine.max_context, dialogue_of)
+                player = Player(backend, judges, config.harness, engines.max_context, dialogue_of)
                 await play_missing(attempts, player, self.sessions, config.concurrency)
-        finally:
-            engine.close()
 
     def _learn(self, number: int, documents: Sequence[Document]) -> Path:
         """The last round's model is the warm start's."""

@@ -104,7 +104,8 @@ class WarmStartConfig(Config):
     format: Literal["fp32", "bf16"] = "fp32"
     """Both as `ScheduleConfig` has them."""
     threads: int = 1
-    """Of the arithmetic. Two wait for each other in a small model; in one of 100 million parameters they help."""
+    """Of a step's arithmetic. Two wait for each other in a small model; in one of 100 million parameters they help.
+    Where the model plays by rejection: so many engines of one thread each."""
 
     def idle(self) -> dict[str, str]:
         found = dict.fromkeys(("family", "rungs"), "with directories") if self.directories else {}

@@ -23,8 +23,10 @@ def test_a_checkpoint_repeats_to_the_byte_however_many_play_at_once(bench, tmp_p
     keys = {"name": "tiny", "tasks": {"directories": [tmp_path / "tasks"]}, "attempts": 2}
     keys["policy"] = {"path": ROOT / "models/etude-tiny"}
     one, many = (bench(f"by-{width}", concurrency=width, **keys) for width in (1, 4))
-    same = [(run.directory / "results.jsonl").read_bytes() for run in (one, many)]
-    assert same[0] == same[1] and len(one.attempts) == 4
+    keys["policy"] |= {"engines": 2, "engine": {"lookup_tokens": 4}}
+    several = bench("by-engines", concurrency=4, **keys)
+    same = [(run.directory / "results.jsonl").read_bytes() for run in (one, many, several)]
+    assert same[0] == same[1] == same[2] and len(one.attempts) == 4
     assert all(attempt.usage["sampled_tokens"] > 0 for attempt in one.attempts)
     usages = [attempt.usage for attempt in one.attempts]
     assert usages[:2] != usages[2:], "another attempt is another draw"

@@ -14,8 +14,9 @@ import psutil
 from etude.engine.cache_size import available_bytes
 from etude.engine.check.memory import GIB, Estimate, estimate
 from etude.engine.check.parity import PROMPTS, Parity, compare, load_peer, prompts_of
-from etude.engine.check.speed import Speed, Workload, of_engine, of_peer, one_thread
+from etude.engine.check.speed import Speed, Workload, of_engine, of_peer
 from etude.engine.config import EngineConfig
+from etude.engine.several import one_thread
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import ConfigError
 from etude.models.checkpoint import family_of, load_checkpoint

@@ -1,16 +1,14 @@
 """How many tokens a CPU-second a model gives here, through Etude's engine and through `transformers`.
 
 Owns the workload, which both get: so many sequences side by side, the same prompts, greedy, no end. CPU time is the
-process's own, of all threads; torch has one, as in rollouts (`one_thread`). What a machine does beside it costs less
-than it would in seconds, and not nothing.
+process's own, of all threads; torch has one, as in rollouts. What a machine does beside it costs less than it would in
+seconds, and not nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,14 +80,3 @@ def of_peer(model: Any, load: Workload) -> Speed:
         output = model(token, past_key_values=output.past_key_values, use_cache=True)
     ended = time.process_time()
     return Speed(ids.numel() / (last - started), load.batch * (load.new_tokens - 1) / (ended - last))
-
-
-@contextmanager
-def one_thread() -> Generator[None]:
-    """For what is measured inside; engines are to be started inside too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
