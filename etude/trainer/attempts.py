@@ -16,6 +16,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import structlog
+
 from etude.environments.base import Backend, Sandbox
 from etude.errors import ConfigError, EndpointError, EtudeError, Overloaded
 from etude.harness.config import HarnessConfig
@@ -32,6 +34,7 @@ FAILURES_IN_A_ROW = 8
 """Attempts without a verdict that end the playing: something is broken that playing on would not mend."""
 _PAUSE_S = 1.0
 _PUNISHED = RewardConfig(audit="punish")
+log = structlog.get_logger()
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 Talk = TypeVar("Talk", bound=Dialogue)
@@ -190,6 +193,7 @@ def verdict_on(task: Task, result: SessionResult, said: Judgement) -> tuple[bool
     outcome = score(task, result, said, _PUNISHED)
     passed = solved(outcome)
     if isinstance(outcome, Cheated):
+        log.info("cheated", task=task.id, evidence=outcome.evidence)
         return False, "cheated"
     unaudited = not passed and said.verdict.reward >= 1.0
     return passed, "unaudited" if unaudited else said.verdict.reason
