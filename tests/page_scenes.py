@@ -158,6 +158,13 @@ REAL_CODE = (
     "etude pretrain recipes/realcode-start.toml --out runs/realcode-start",
     "etude bench run real:eval --config recipes/realcode-bench.toml --out runs/realcode",
 )
+_SELF_TAUGHT = ("minutes", "tests/trainer/test_rejection.py::test_a_second_command_plays_only_what_is_missing")
+SELF_TAUGHT = (
+    "etude pretrain recipes/realcode-rejection.toml --out runs/realcode-rejection",
+    "etude bench run real:eval --config recipes/realcode-bench.toml --checkpoint runs/realcode-rejection/model "
+    "--out runs/after",
+    "etude bench compare runs/realcode runs/after",
+)
 NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "README.md": {
         "make quickstart": ("minutes", "tests/e2e/test_run.py::test_rollouts_rewards_updates_and_swaps_all_happen"),
@@ -264,10 +271,9 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "docs/warm-start.md": {
         **dict.fromkeys(REAL_CODE, _HUNTED),
+        **dict.fromkeys(SELF_TAUGHT, _SELF_TAUGHT),
         "etude tasks generate ~/src/shop --kind calls --count 400 --out tasks/calls": _CALLS,
-        "etude pretrain recipes/rejection-start.toml --out runs/rejection-start": (
-            "minutes", "tests/trainer/test_rejection.py::test_a_second_command_plays_only_what_is_missing",
-        ),
+        "etude pretrain recipes/rejection-start.toml --out runs/rejection-start": _SELF_TAUGHT,
         "etude pretrain recipes/teacher-start.toml --out runs/teacher-start": (
             "minutes", "tests/trainer/test_teacher.py::test_what_was_paid_for_is_not_asked_for_again",
         ),
