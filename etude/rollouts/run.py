@@ -73,9 +73,9 @@ class Run:
         studio = f"etude studio {self.directory}"
         with View(ViewState(recipe=self.config.name, studio=studio), self.quiet) as self.view:
             self._phase("starting")
-            self.view.line(f"see it in a browser: {studio}")
             await preflight(self.config, self.directory)
             self.cluster = await Cluster.start(self.config, self.directory, self._end_with_head)
+            self.view.line(f"see it in a browser: {studio}")  # there is something to see now
             self.cluster.restarts.told = self.view.warn
             try:
                 operator = Operator(self.changes, self.cluster, lambda: self.controller, self._note, self._seen)
