@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
@@ -23,15 +23,13 @@ from etude.errors import EtudeError
 from etude.harness.cost import SessionCost
 from etude.harness.dialogue import TokenDialogue
 from etude.harness.scripted import ScriptedSampler
-from etude.harness.session import SessionResult, token_dialogue
+from etude.harness.session import token_dialogue
 from etude.models.chat import open_chat
 from etude.models.checkpoint import shape_of
-from etude.records import Event
 from etude.tasks.hunter import Hunter
 from etude.trainer.attempts import Attempt, Player
-from etude.trainer.documents import Document, documents_without
 from etude.trainer.lessons import Made, Tasks, counters, learn, offer, play_missing, sandboxes
-from etude.trainer.taught import Kept, TaughtSessions, of_attempts
+from etude.trainer.taught import Kept, TaughtSessions, of_attempts, what_worked
 
 if TYPE_CHECKING:
     from etude.trainer.warm_start import WarmStartConfig
@@ -91,22 +89,7 @@ class HunterStart:
 
         async with sandboxes(config, [attempt.task for attempt in attempts]) as (backend, judges):
             player = Player(backend, judges, config.harness, self.context, dialogue_of, told_of)
-            await play_missing(attempts, player, sessions, config.concurrency, learned=what_worked)
-
-
-def what_worked(result: SessionResult) -> list[Document]:
-    """All that was said but for messages with a call that failed, or found nothing."""
-    return documents_without(result.segments, failed_messages(result.events))
-
-
-def failed_messages(events: Iterable[Event]) -> set[int]:
-    """Counted from 1."""
-    message, failed = 0, set()
-    for event in events:
-        message += event.kind in ("completion", "summary")
-        if event.kind == "tool_result" and (event.data["error"] or event.data["text"] == "no matches"):
-            failed.add(message)
-    return failed
+            await play_missing(attempts, player, sessions, config.concurrency, what_worked)
 
 
 def fewest_tries_first(attempts: Sequence[Attempt], sessions: TaughtSessions) -> list[Attempt]:

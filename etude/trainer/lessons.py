@@ -31,7 +31,7 @@ from etude.tasks.mined.shown import install_missing, showing
 from etude.trainer.attempts import Attempt, Player, as_they_end
 from etude.trainer.documents import Document, ShuffledSource, digest
 from etude.trainer.midtraining import MidtrainingConfig, Stage, pretrain
-from etude.trainer.taught import Kept, TaughtSessions, all_said, of_attempts, taught
+from etude.trainer.taught import Kept, TaughtSessions, of_attempts, taught
 
 if TYPE_CHECKING:
     from etude.trainer.warm_start import WarmStartConfig
@@ -82,8 +82,8 @@ async def play_missing(
     player: Player[Any],
     sessions: TaughtSessions,
     concurrency: int,
+    learned: Callable[[SessionResult], Sequence[Document]],
     is_enough: Callable[[], bool] = lambda: False,
-    learned: Callable[[SessionResult], Sequence[Document]] = all_said,
 ) -> None:
     """Play what has no verdict yet, until it `is_enough`; each is on the disk as it ends, with what can be `learned` of
     it."""

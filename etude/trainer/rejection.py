@@ -32,7 +32,7 @@ from etude.records import Task
 from etude.trainer.attempts import Attempt, Player
 from etude.trainer.documents import Document
 from etude.trainer.lessons import Made, Tasks, counters, learn, offer, play_missing, sandboxes
-from etude.trainer.taught import Kept, TaughtSessions, of_attempts
+from etude.trainer.taught import Kept, TaughtSessions, of_attempts, what_worked
 
 if TYPE_CHECKING:
     from etude.trainer.warm_start import WarmStartConfig
@@ -131,7 +131,7 @@ class RejectionStart:
 
             async with sandboxes(config, tasks) as (backend, judges):
                 player = Player(backend, judges, config.harness, engines.max_context, dialogue_of)
-                await play_missing(attempts, player, self.sessions, config.concurrency)
+                await play_missing(attempts, player, self.sessions, config.concurrency, what_worked)
 
     def _learn(self, number: int, documents: Sequence[Document]) -> Path:
         """The last round's model is the warm start's."""

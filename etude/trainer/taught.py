@@ -25,7 +25,7 @@ from etude.harness.session import SessionResult
 from etude.made_by import require_same
 from etude.records import Event
 from etude.trainer.attempts import Attempt, Judged
-from etude.trainer.documents import Document, document_of
+from etude.trainer.documents import Document, document_of, documents_without
 
 FILE = "sessions.jsonl"
 
@@ -53,12 +53,27 @@ class TaughtSession:
 
 
 def all_said(result: SessionResult) -> list[Document]:
+    """All that the session's segments have as said."""
     return list(map(document_of, result.segments))
 
 
-def taught(
-    judged: Judged, why: str, learned: Callable[[SessionResult], Sequence[Document]] = all_said
-) -> TaughtSession:
+def what_worked(result: SessionResult) -> list[Document]:
+    """All that was said but for messages with a call that failed, or found nothing: they are read, and not learned."""
+    said = documents_without(result.segments, failed_messages(result.events))
+    return [document for document in said if document.sampled.any()]
+
+
+def failed_messages(events: Iterable[Event]) -> set[int]:
+    """Counted from 1."""
+    message, failed = 0, set()
+    for event in events:
+        message += event.kind in ("completion", "summary")
+        if event.kind == "tool_result" and (event.data["error"] or event.data["text"] == "no matches"):
+            failed.add(message)
+    return failed
+
+
+def taught(judged: Judged, why: str, learned: Callable[[SessionResult], Sequence[Document]]) -> TaughtSession:
     """`learned` says which of its tokens are, where it was solved."""
     attempt, result = judged.attempt, judged.result
     return TaughtSession(

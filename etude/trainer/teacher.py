@@ -41,7 +41,7 @@ from etude.models.checkpoint import shape_of
 from etude.records import BASE_VERSION, Segment
 from etude.trainer.attempts import Attempt, Player
 from etude.trainer.lessons import Made, Tasks, counters, learn, offer, play_missing, sandboxes
-from etude.trainer.taught import Kept, TaughtSessions, masked, of_attempts
+from etude.trainer.taught import Kept, TaughtSessions, all_said, masked, of_attempts
 
 if TYPE_CHECKING:
     from etude.trainer.warm_start import WarmStartConfig
@@ -208,6 +208,6 @@ class TeacherStart:
                 player = Player(
                     backend, judges, config.harness, self.context, dialogue_of, lambda each: (each.cost, each.notes)
                 )
-                await play_missing(attempts, player, sessions, config.concurrency, is_enough)
+                await play_missing(attempts, player, sessions, config.concurrency, all_said, is_enough)
         finally:
             await endpoint.close()

@@ -22,9 +22,9 @@ from etude.records import Event, Segment
 from etude.tasks.harbor import write_task
 from etude.trainer.attempts import Attempt
 from etude.trainer.documents import Document
-from etude.trainer.hunting import HunterSource, failed_messages, fewest_tries_first, what_worked
+from etude.trainer.hunting import HunterSource, fewest_tries_first
 from etude.trainer.lessons import offer
-from etude.trainer.taught import Kept, TaughtSession, TaughtSessions
+from etude.trainer.taught import Kept, TaughtSession, TaughtSessions, failed_messages, what_worked
 from etude.trainer.warm_start import WarmStartConfig
 
 ROOT = Path(__file__).parents[2]
