@@ -59,8 +59,7 @@ def all_said(result: SessionResult) -> list[Document]:
 
 def what_worked(result: SessionResult) -> list[Document]:
     """All that was said but for messages with a call that failed, or found nothing: they are read, and not learned."""
-    said = documents_without(result.segments, failed_messages(result.events))
-    return [document for document in said if document.sampled.any()]
+    return documents_without(result.segments, failed_messages(result.events))
 
 
 def failed_messages(events: Iterable[Event]) -> set[int]:
