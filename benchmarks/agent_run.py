@@ -40,6 +40,8 @@ RULES = (
 )
 HARNESS = ("harness.toolset=agent", "harness.max_turn_tokens=512", "harness.tool.max_observation_bytes=1500")
 """As in recipes/agent.toml."""
+FAST = ("policy.engines=2", "policy.engine.lookup_tokens=8")
+"""Of what is measured; neither changes a token."""
 PRACTISED = (1, 2)
 """Rungs of the ladder."""
 ACTED = ("audited", "criteria_judged", "quality_judged", "effort_charged", "quarantined", "planted_found")
@@ -179,7 +181,7 @@ def examined(model: Path, out: Path, name: str, attempts: int) -> dict[str, Any]
     """What a model solves of each exam: mined tasks newer than all that is trained on, and fresh practice tasks."""
     found = {}
     for kind in ("mined", "practice"):
-        keys = given(HARNESS)
+        keys = given((*HARNESS, *FAST))
         words = ["bench", "run", out / "exam" / kind, "--checkpoint", model, "--attempts", attempts, *keys]
         place = out / f"{kind}-{name}"
         found[kind] = etude(*words, "--set", "audit=punish", "--out", place, *(["--resume"] if place.exists() else []))
