@@ -1,4 +1,4 @@
-"""Bugs in functions of the standard library and of pinned packages, judged by calls that the workspace does not name.
+"""Bugs in functions of the standard library and of pinned packages, judged by calls most of which the workspace does not name.
 
 Owns `CallRecord`, the packed records in data/realcalls.jsonl.xz with the hash of what is in them, and `called_tasks`,
 which makes tasks of them. There are two sets, and no module is in both: on `eval` choices are made, `exam` is for the
@@ -95,12 +95,14 @@ class CallRecord(Config):
 
 
 def task_of(record: CallRecord) -> Task:
-    """The task: the slice with the bug in it, a check that names a few calls, and others to judge by."""
+    """The task: the slice with the bug in it, a check that names a few calls, and a verifier that asks for these and for
+    others: who guesses what the others have in common must not be paid while the check fails."""
     mutation = Mutation(record.bug, record.line, record.right, record.wrong)
     broken = {**record.files, record.path: mutation.apply(record.files[record.path])}
     rows = "\n".join(f"    ({arguments}, {value})," for arguments, value in record.shown)
     check = _CHECK.format(module=record.module, function=record.function, cases=rows)
-    calls = [(record.module, record.function, *map(ast.literal_eval, case)) for case in record.hidden]
+    cases = (*record.shown, *record.hidden)
+    calls = [(record.module, record.function, *map(ast.literal_eval, case)) for case in cases]
     return Task(
         id=record.id,
         instruction=f"python3 {CHECK} fails: there is a bug in {record.function} in {record.path}. Fix it.",
