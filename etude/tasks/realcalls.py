@@ -95,13 +95,13 @@ class CallRecord(Config):
 
 
 def task_of(record: CallRecord) -> Task:
-    """The task: the slice with the bug in it, a check that names a few calls, and a verifier that asks for these and for
-    others: who guesses what the others have in common must not be paid while the check fails."""
+    """The task: the slice with the bug in it, a check that names a few calls, and others to judge by. In training a mend
+    must pass the check as well; what the two sets ask is sealed as it was, without it (tests/tasks/test_exam.py)."""
     mutation = Mutation(record.bug, record.line, record.right, record.wrong)
     broken = {**record.files, record.path: mutation.apply(record.files[record.path])}
     rows = "\n".join(f"    ({arguments}, {value})," for arguments, value in record.shown)
     check = _CHECK.format(module=record.module, function=record.function, cases=rows)
-    cases = (*record.shown, *record.hidden)
+    cases = (*record.shown, *record.hidden) if record.split == "train" else record.hidden
     calls = [(record.module, record.function, *map(ast.literal_eval, case)) for case in cases]
     return Task(
         id=record.id,
