@@ -1,14 +1,15 @@
 """Does a base that finds good sessions likelier become a better policy? The published claim, tried at small size.
 
-    python benchmarks/nll.py [--tokens 6 12 24] [--bases DIR...] [--seeds 0 1 2] [--minutes 4] [--out runs/nll]
+    python benchmarks/nll.py [--tokens 6 12 24] [--bases DIR...] [--seeds 0 1 2] [--steps 30] [--out runs/nll]
     python benchmarks/nll.py --report
 
 Bases are those of --bases (by default the shipped one) and, for each of --tokens (millions), one that is made as
 `recipes/base.toml` makes the shipped one, with all its stages shortened alike. Of each base is measured: the negative
 log-likelihood (nats a token) of sessions that no training has, of an expert that knows no more than a player; what it
-solves of development tasks; and what it solves of them after the quickstart's reinforcement learning of so many
-minutes, at every seed. The line is least squares over bases and seeds. Its interval (95%) is of a bootstrap that draws
-bases, as they are few and each has several seeds; with four bases it is wide, and says so.
+solves of development tasks; and what it solves of them after so many steps of the quickstart's reinforcement learning,
+at every seed (steps, not minutes: what else a machine does must not count). Two lines are fitted by least squares to
+the bases' means over seeds: of what is solved after, and of what was gained, as a base that solves more before is
+likelier to solve more after. Their intervals (95%) are Student's; four bases say little, and theirs are wide.
 
 What is done is in OUT and not done again. The last line is one JSON object; OUT/nll.svg is the figure.
 """
@@ -50,7 +51,8 @@ BASE = ROOT / "recipes" / "base.toml"
 SHIPPED, TOKENIZER = ROOT / "models" / "etude-tiny", "tokenizer.json"
 MADE_ONCE = (TOKENIZER, "sessions.npz")
 """By the first base; what others are trained on, too."""
-DRAWS = 4000
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447)
+"""The 97.5% quantile by degrees of freedom, from 1 on."""
 
 
 def made(out: Path, millions: float) -> Path:
@@ -110,9 +112,15 @@ def solve_rate(model: Path, per_rung: int) -> float:
     return float(np.mean([*solved_tasks(model, recipe(), development_tasks(FIRST, per_rung, False), "nll").values()]))
 
 
-def after(base: Path, seed: int, minutes: float, directory: Path, per_rung: int) -> dict[str, Any]:
+def after(base: Path, seed: int, steps: int, directory: Path, per_rung: int) -> dict[str, Any]:
     """What reinforcement learning makes of a base."""
-    sets = [*QUIET, f"seed={seed}", f"rollouts.max_minutes={minutes}", f"model.path={json.dumps(str(base))}"]
+    sets = [
+        *QUIET,
+        f"seed={seed}",
+        f"rollouts.max_steps={steps}",
+        "rollouts.max_minutes=600",
+        f"model.path={json.dumps(str(base))}",
+    ]
     training = run(RECIPE, directory, sets)
     reward = float(np.mean([line["reward"] for line in late_steps(directory)]))
     solved = solve_rate(directory / "model", per_rung)
@@ -127,21 +135,16 @@ def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def fitted(points: Sequence[tuple[float, Sequence[float]]]) -> dict[str, Any]:
-    """Of (NLL, the solve rate of each seed) of some bases: the line and the interval of its slope."""
-
-    def slope(some: Sequence[tuple[float, Sequence[float]]]) -> tuple[float, float]:
-        x = np.concatenate([np.full(len(rates), at) for at, rates in some])
-        return tuple(map(float, np.polyfit(x, np.concatenate([rates for _, rates in some]), 1)))
-
-    rng, drawn = np.random.default_rng(0), []
-    while len(drawn) < DRAWS:
-        some = [points[each] for each in rng.integers(0, len(points), len(points))]
-        if len({at for at, _ in some}) > 1:
-            again = [(at, rng.choice(np.asarray(rates), len(rates))) for at, rates in some]
-            drawn.append(slope(again)[0])
-    by, at_zero = slope(points)
-    return {"slope": by, "at_zero": at_zero, "interval": [float(each) for each in np.quantile(drawn, [0.025, 0.975])]}
+def fitted(x: Sequence[float], y: Sequence[float]) -> dict[str, Any] | None:
+    """The line through (NLL, share) of three bases or more, with the interval of its slope."""
+    freedom = len(x) - 2
+    if freedom < 1 or len(set(x)) < 2:
+        return None
+    by, at_zero = map(float, np.polyfit(x, y, 1))
+    rest = np.asarray(y) - by * np.asarray(x) - at_zero
+    error = float(np.sqrt((rest @ rest) / freedom / ((x - np.mean(x)) ** 2).sum()))
+    wide = error * STUDENT[min(freedom, len(STUDENT)) - 1]
+    return {"slope": by, "at_zero": at_zero, "interval": [by - wide, by + wide], "bases": len(x)}
 
 
 def report(out: Path) -> dict[str, Any]:
@@ -151,10 +154,12 @@ def report(out: Path) -> dict[str, Any]:
         base["after"] = [json.loads(path.read_text()) for path in paths]
     whole = [each for each in bases if each["after"]]
     points = [(each["nll"], [one["solved"] for one in each["after"]]) for each in whole]
-    line = fitted(points) if len({at for at, _ in points}) > 1 else None
+    x, means = [at for at, _ in points], [float(np.mean(rates)) for _, rates in points]
+    line = fitted(x, means)
+    gain = fitted(x, [mean - each["solved"] for mean, each in zip(means, whole, strict=True)])
     if points:
         draw(points, line, out / "nll.svg")
-    return {"bases": bases, "line": line}
+    return {"bases": bases, "line": line, "gain": gain}
 
 
 def draw(points: Sequence[tuple[float, Sequence[float]]], line: dict[str, Any] | None, path: Path) -> None:
@@ -176,7 +181,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=float, nargs="*", default=[6, 12, 24], help="bases to make, in millions")
     parser.add_argument("--bases", type=Path, nargs="*", default=[SHIPPED])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--minutes", type=float, default=4.0, help="of reinforcement learning")
+    parser.add_argument("--steps", type=int, default=30, help="of reinforcement learning")
     parser.add_argument("--per-rung", type=int, default=24, help="development tasks of each rung and split")
     parser.add_argument("--report", action="store_true", help="figures of what is there; train nothing")
     options = parser.parse_args()
@@ -189,7 +194,7 @@ def main() -> None:
             found = kept(out / f"base-{name}.json", partial(before, name, base, documents, options.per_rung))
             print(f"{name}: {found['nll']:.4f} nats a token, {100 * found['solved']:.1f}% solved", flush=True)
             for seed in options.seeds:
-                trained = partial(after, base, seed, options.minutes, out / "runs" / f"{name}-{seed}", options.per_rung)
+                trained = partial(after, base, seed, options.steps, out / "runs" / f"{name}-{seed}", options.per_rung)
                 told = kept(out / f"after-{name}-{seed}.json", trained)
                 print(
                     f"{name}, seed {seed}: {100 * told['solved']:.1f}% solved after {told['steps']} steps", flush=True

@@ -89,6 +89,15 @@ class SolutionPolicy(Config):
     """The share of attempts that play the task's solution; the others give up."""
 
 
+class HunterPolicy(Config):
+    """No model: the script of `etude pretrain`'s hunters plays (`tasks.hunter`). It tries the small changes of one line
+    that bugs of the built-in sets are made by: what has learned from it is compared with it."""
+
+    kind: Literal["hunter"] = "hunter"
+    path: Path = Field(default_factory=shipped_model)
+    """The checkpoint whose tokens its messages are counted in."""
+
+
 def _kind(table: Any) -> str:
     return table.get("kind", "checkpoint") if isinstance(table, dict) else getattr(table, "kind", "")
 
@@ -97,7 +106,8 @@ PolicyConfig = Annotated[
     Annotated[CheckpointPolicy, Tag("checkpoint")]
     | Annotated[EndpointPolicy, Tag("endpoint")]
     | Annotated[AcpPolicy, Tag("acp")]
-    | Annotated[SolutionPolicy, Tag("solution")],
+    | Annotated[SolutionPolicy, Tag("solution")]
+    | Annotated[HunterPolicy, Tag("hunter")],
     Discriminator(_kind),
 ]
 

@@ -1,4 +1,4 @@
-"""Who plays: a checkpoint through our engine, an endpoint, an agent over ACP, or a task's own solution.
+"""Who plays: a checkpoint through our engine, an endpoint, an agent over ACP, a script, or a task's own solution.
 
 Owns `open_policy` and the `Policy` protocol: a session for every attempt, over one engine or endpoint for the whole
 run. The session is the harness's own, whoever plays, but for an agent over ACP, which brings its own. Talks to: engine,
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from etude.bench.config import AcpPolicy, CheckpointPolicy, EndpointPolicy, SolutionPolicy
+from etude.bench.config import AcpPolicy, CheckpointPolicy, EndpointPolicy, HunterPolicy, SolutionPolicy
 from etude.environments.base import Sandbox
 from etude.errors import ConfigError, MissingDependency
 from etude.extras import install_command
@@ -26,19 +26,20 @@ from etude.harness.endpoint import Endpoint, EndpointConfig
 from etude.harness.endpoint.dialogue import EndpointDialogue
 from etude.harness.prompt import render_call, render_calls
 from etude.harness.sampler import Chat, Sampler
-from etude.harness.scripted import ScriptedDialogue
+from etude.harness.scripted import ScriptedDialogue, ScriptedSampler
 from etude.harness.session import SessionResult, check_room, run_dialogue, token_dialogue
 from etude.models.files import fault_of
 from etude.records import Event, Limits, Task
 from etude.rewards.judge import JudgeConfig
 from etude.rewards.judge.config import MAX_ANSWER_TOKENS, MAX_CHARS
+from etude.tasks.hunter import Hunter
 from etude.tasks.scripted import FAREWELL, RUN_CHECK
 
 if TYPE_CHECKING:
     from etude.engine.several import SeveralEngines
 
 _HASHED = (".json", ".jinja", ".safetensors")
-AnyPolicy = CheckpointPolicy | EndpointPolicy | AcpPolicy | SolutionPolicy
+AnyPolicy = CheckpointPolicy | EndpointPolicy | AcpPolicy | SolutionPolicy | HunterPolicy
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,11 @@ def identity(config: AnyPolicy) -> dict[str, Any]:
             return {"kind": "acp", "command": list(config.command)}
         case SolutionPolicy():
             return {"kind": "solution", "skill": config.skill}
+        case HunterPolicy():
+            files = {
+                path.name: _file_hash(path) for path in _checkpoint_files(config.path) if path.suffix != ".safetensors"
+            }
+            return {"kind": "hunter", "files": files}
 
 
 def endpoint_identity(config: EndpointConfig) -> dict[str, Any]:
@@ -133,6 +139,10 @@ async def open_policy(config: AnyPolicy, harness: HarnessConfig, seed: int) -> A
             yield Edited(config)
         case SolutionPolicy():
             yield SolutionPlayer(config.skill, harness, seed)
+        case HunterPolicy():
+            from etude.models.chat import open_chat
+
+            yield HunterPlayer(open_chat(config.path), harness)
 
 
 @contextlib.contextmanager
@@ -182,6 +192,24 @@ class SolutionPlayer:
         script = solving(request.task) if chance < self._skill else giving_up()
         dialogue = ScriptedDialogue(script, self._harness.chosen())
         return PlayedSession(await _through_harness(request, dialogue, self._harness, request.task.limits))
+
+
+class HunterPlayer:
+    """The script, in a model's tokens, so that the limits of a model's session are its own, too."""
+
+    def __init__(self, chat: Chat, harness: HarnessConfig) -> None:
+        self._chat, self._harness = chat, harness
+
+    def check(self, task: Task) -> None:
+        check_room(task, self._dialogue(task, task.id, 0), self._harness, task.limits)
+
+    async def play(self, request: AttemptRequest) -> PlayedSession:
+        dialogue = self._dialogue(request.task, request.session_id, request.seed)
+        return PlayedSession(await _through_harness(request, dialogue, self._harness, request.task.limits))
+
+    def _dialogue(self, task: Task, session_id: str, seed: int) -> Dialogue:
+        sampler = ScriptedSampler(Hunter(task.instruction, seed).next_message, self._chat)
+        return token_dialogue(sampler, self._chat, self._harness, session_id=session_id, seed=0, temperature=1.0)
 
 
 class EndpointPlayer:

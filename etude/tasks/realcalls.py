@@ -1,4 +1,4 @@
-"""Bugs in functions of the standard library and of pinned packages, judged by calls most of which the workspace does not name.
+"""Bugs in functions of the standard library and of pinned packages, judged by calls that the workspace does not name.
 
 Owns `CallRecord`, the packed records in data/realcalls.jsonl.xz with the hash of what is in them, and `called_tasks`,
 which makes tasks of them. There are two sets, and no module is in both: on `eval` choices are made, `exam` is for the
@@ -95,8 +95,8 @@ class CallRecord(Config):
 
 
 def task_of(record: CallRecord) -> Task:
-    """The task: the slice with the bug in it, a check that names a few calls, and others to judge by. In training a mend
-    must pass the check as well; what the two sets ask is sealed as it was, without it (tests/tasks/test_exam.py)."""
+    """The task: the slice with the bug in it, a check that names a few calls, and others to judge by. In training a
+    mend must pass the check, too; what the two sets ask is sealed as it was, without it (tests/tasks/test_exam.py)."""
     mutation = Mutation(record.bug, record.line, record.right, record.wrong)
     broken = {**record.files, record.path: mutation.apply(record.files[record.path])}
     rows = "\n".join(f"    ({arguments}, {value})," for arguments, value in record.shown)

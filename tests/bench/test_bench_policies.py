@@ -12,6 +12,7 @@ from etude.config import load_recipe
 from etude.errors import ConfigError
 from etude.tasks.harbor import write_task
 from etude.tasks.ladder import ladder_task
+from etude.tasks.realcalls import called_tasks
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,6 +53,24 @@ def test_a_task_without_room_for_one_turn_is_refused_before_any_is_played(bench,
         )  # fmt: skip
     assert done == [None]
     assert len(bench(tasks={"ladder": 1}).attempts) == 8, "a run that was refused keeps no directory from another"
+
+
+def test_the_script_that_a_model_learns_from_plays_for_itself(bench, tmp_path):
+    """With each attempt it tries other mends; the same ones whenever the same attempt is played."""
+    chosen = called_tasks("eval")[-3:]
+    for number, task in enumerate(chosen):
+        write_task(task, tmp_path / "tasks" / str(number))
+    keys = {
+        "tasks": {"directories": [tmp_path / "tasks"]},
+        "attempts": 4,
+        "policy": {"kind": "hunter"},
+        "name": "hunter",
+    }
+    keys["limits"] = {"max_context_tokens": 8192, "max_sampled_tokens": 4096}
+    once, again = (bench(name, **keys) for name in ("once", "again"))
+    assert (once.directory / "results.jsonl").read_bytes() == (again.directory / "results.jsonl").read_bytes()
+    assert sum(attempt.solved for attempt in once.attempts) > 0
+    assert len({attempt.usage["sampled_tokens"] for attempt in once.attempts}) > len(chosen)
 
 
 def test_the_shipped_recipe_names_tasks_of_every_kind():
