@@ -25,6 +25,7 @@ from etude.rewards.judge import JudgeConfig, RubricJudge
 from etude.rewards.judge.aspects import ASPECTS
 from etude.rewards.judgement import Judges
 from etude.rewards.quality import QualityConfig
+from etude.tasks.limits import LimitsConfig
 
 
 class TaskSetConfig(Config):
@@ -110,19 +111,6 @@ PolicyConfig = Annotated[
     | Annotated[HunterPolicy, Tag("hunter")],
     Discriminator(_kind),
 ]
-
-
-class LimitsConfig(Config):
-    """In place of the tasks' own limits: what is given here is given to every task."""
-
-    max_turns: int | None = Field(None, ge=1)
-    """Messages of the model in one attempt."""
-    max_context_tokens: int | None = Field(None, ge=64)
-    """The longest context of one attempt."""
-    max_sampled_tokens: int | None = Field(None, ge=1)
-    """What the model may say in one attempt, in all."""
-    wall_s: float | None = Field(None, gt=0)
-    """How long the tools of one attempt may run, in all."""
 
 
 class BenchConfig(Config):

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
-from etude.bench.config import LimitsConfig, TaskSetConfig
+from etude.bench.config import TaskSetConfig
 from etude.errors import ConfigError
 from etude.records import Task
 from etude.tasks.families import LADDER
 from etude.tasks.harbor import read_tasks, refuse_duplicate_ids
+from etude.tasks.limits import LimitsConfig
 
 
 def load_tasks(config: TaskSetConfig, limits: LimitsConfig | None = None) -> list[Task]:
@@ -28,8 +29,7 @@ def load_tasks(config: TaskSetConfig, limits: LimitsConfig | None = None) -> lis
     if not tasks:
         raise ConfigError("tasks: none are named; give task directories, or set ladder, heldout or real")
     refuse_duplicate_ids(tasks)
-    given = {} if limits is None else limits.model_dump(exclude_none=True)
-    return [replace(task, limits=replace(task.limits, **given)) for task in tasks]
+    return limits.given_to(tasks) if limits is not None else tasks
 
 
 def fingerprint(task: Task) -> str:

@@ -56,10 +56,11 @@ class Tasks:
         """So many, from number `first` on; none of them twice."""
         if self.given:
             numbers = range(first, first + min(count, len(self.given)))
-            return [self.given[each % len(self.given)] for each in numbers]
+            return self._config.limits.given_to([self.given[each % len(self.given)] for each in numbers])
         config = self._config
         make, rungs, zero = family(config.family).task, config.rungs, FIRST_SEED + config.seed * 1_000_000
-        return [make(rungs[each % len(rungs)], "train", zero + each) for each in range(first, first + count)]
+        made = [make(rungs[each % len(rungs)], "train", zero + each) for each in range(first, first + count)]
+        return config.limits.given_to(made)
 
 
 def _training_tasks(directories: Sequence[Path]) -> list[Task]:

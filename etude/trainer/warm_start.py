@@ -36,6 +36,7 @@ from etude.models.chat import ChatRenderer, open_chat
 from etude.plugins import named
 from etude.records import Limits, Task
 from etude.tasks.expert import ExpertConfig
+from etude.tasks.limits import LimitsConfig
 from etude.tasks.trail_expert import TrailExpertConfig
 from etude.trainer.config import Frozen, OptimizerConfig
 from etude.trainer.demonstrations import record
@@ -90,6 +91,7 @@ class WarmStartConfig(Config):
     """Task directories, or directories of such, in place of a family; of their tasks those of the split `train`."""
     sessions: int = Field(1000, ge=1)
     """That are played: in all, or in each round or step where there are such."""
+    limits: LimitsConfig = LimitsConfig()
     source: Source = ExpertSource()
     harness: HarnessConfig
     """That of the runs which begin from here."""
@@ -144,6 +146,7 @@ class WarmStartConfig(Config):
         if isinstance(self.source, DistillationSource):
             del source["steps"]
             source["teacher"] = files_of(self.source.teacher, hashed)
+        silent |= {"limits"} if self.limits == LimitsConfig() else set()  # as in what was made before there were any
         said = self.model_dump(mode="json", exclude=silent | {"source"})
         return {**said, "source": source, "model": files_of(self.model, hashed), "harness": self.harness.identity()}
 
@@ -169,7 +172,9 @@ def demonstrated(config: WarmStartConfig) -> list[Task]:
     """The tasks that the expert plays."""
     tasks = Tasks(config).take(0, config.sessions)
     # the ladder's limits are those of the smallest model with the shortest prompt
-    return tasks if config.family == "trail" else [replace(each, limits=LIMITS) for each in tasks]
+    return (
+        tasks if config.family == "trail" else config.limits.given_to([replace(each, limits=LIMITS) for each in tasks])
+    )
 
 
 def _imitated(config: WarmStartConfig, directory: Path) -> Made:

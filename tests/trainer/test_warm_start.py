@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,10 @@ from etude.config import load_recipe
 from etude.errors import ConfigError
 from etude.models.checkpoint import load_checkpoint
 from etude.tasks.expert import ExpertConfig
+from etude.tasks.harbor import write_task
+from etude.tasks.ladder import ladder_task
 from etude.trainer.documents import Document
-from etude.trainer.lessons import learn
+from etude.trainer.lessons import Tasks, learn
 from etude.trainer.midtraining import Midtraining
 from etude.trainer.warm_start import LIMITS, WarmStartConfig, demonstrated
 
@@ -88,6 +91,18 @@ def test_the_agents_start_is_of_the_ladder_with_room_for_all_tools():
     assert isinstance(start.source, ExpertConfig) and start.source.all_tools == 0.5
     tasks = demonstrated(start)
     assert {task.provenance["rung"] for task in tasks} == {1, 2} and {task.limits for task in tasks} == {LIMITS}
+
+
+def test_limits_of_a_recipe_are_those_of_every_task_that_is_played(tmp_path):
+    write_task(ladder_task(1, "train", 0), tmp_path / "tasks/one")
+    few = ["limits.max_sampled_tokens=70", "sessions=4"]
+    start = load_recipe(ROOT / "recipes/agent-start.toml", WarmStartConfig, few)
+    assert {task.limits for task in demonstrated(start)} == {replace(LIMITS, max_sampled_tokens=70)}
+    plain, taught = (load_recipe(ROOT / "recipes/rejection-start.toml", WarmStartConfig, sets) for sets in ([], few))
+    for config in (taught, taught.model_copy(update={"directories": (tmp_path / "tasks",)})):
+        assert {task.limits.max_sampled_tokens for task in Tasks(config).take(0, 1)} == {70}
+    assert "limits" not in plain.identity(), "sessions of before there were any stand"
+    assert taught.identity()["limits"]["max_sampled_tokens"] == 70
 
 
 @pytest.mark.parametrize(
