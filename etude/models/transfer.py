@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from etude.errors import CheckpointError, ConfigError
+from etude.errors import CheckpointError, ConfigError, InvalidRequest
 from etude.models import files
 from etude.models.chat import OURS, open_chat
 from etude.models.checkpoint import family_of, opened, shapes_of, write_config
@@ -134,13 +134,13 @@ def _written(model: _Origin, out: Path, shard_bytes: int) -> Written:
         partial.mkdir()
         try:
             write_config(partial, model.config, STORED)
-            write_weights(partial, shapes, model.tensor, STORED, shard_bytes)
+            write_weights(partial, shapes, lambda name: _finite(name, model.tensor(name)), STORED, shard_bytes)
             save_tokenizer(model.tokenizer, partial)
             model.add_companions(partial)
             remarks = _complete(partial, model)
+            templated = _is_templated(partial)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{out}: the model cannot be written ({error}); make room there") from None
-        templated = read_template(partial) is not None
         partial.rename(out)
     return Written(
         directory=str(out),
@@ -163,11 +163,27 @@ def _require_room(place: Path, needed: int) -> None:
         )
 
 
+def _finite(name: str, tensor: Tensor) -> Tensor:
+    """Neither layout has a checksum: what was torn on its way here shows by bits that are no numbers."""
+    if not tensor.isfinite().all():
+        raise CheckpointError(
+            f"{name} holds what is no number, so the model computes nothing; take a copy that is whole"
+        )
+    return tensor
+
+
+def _is_templated(directory: Path) -> bool:
+    try:
+        return read_template(directory) is not None
+    except CheckpointError:  # which is a remark
+        return False
+
+
 def _complete(directory: Path, model: _Origin) -> tuple[str, ...]:
     """Put in what the origin does not say of how the model is talked to, as `open_chat` makes it. Returns remarks."""
     try:
         chat = open_chat(directory, model.tokenizer)
-    except CheckpointError as error:
+    except (CheckpointError, InvalidRequest) as error:
         return (str(error).replace(f"{directory}/", ""),)
     end = model.tokenizer.id_to_token(chat.end_id)
     made: dict[str, dict[str, object]] = {

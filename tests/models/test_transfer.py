@@ -131,6 +131,33 @@ def test_a_disk_that_fills_up_meanwhile_leaves_nothing(tmp_path, monkeypatch):
         assert list(disk.at.iterdir()) == []
 
 
+def test_weights_that_are_no_numbers_are_not_taken(tmp_path):
+    publish("qwen3", tmp_path / "theirs")
+    stored = tensors(tmp_path / "theirs")
+    stored["model.norm.weight"][3] = torch.nan
+    save_file(stored, tmp_path / "theirs" / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight holds what is no number"):
+        import_model(tmp_path / "theirs", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "does more than one may"),
+        ("{{ cycler.__init__.__globals__ }}", "refuses these messages"),
+        ("{% if", "is no Jinja template"),
+        ("x" * (1 << 18), "a chat template of 262,144 characters"),
+    ],
+    ids=["endless", "reaching", "torn", "long"],
+)
+def test_a_template_that_nobody_can_use_is_a_remark(template, said, tmp_path):
+    publish("qwen3", tmp_path / "theirs")
+    (tmp_path / "theirs" / "chat_template.jinja").write_text(template)
+    [remark] = import_model(tmp_path / "theirs", tmp_path / "out").remarks
+    assert remark.startswith("chat_template.jinja: ") and said in remark
+
+
 def test_a_head_that_is_said_to_be_tied_and_is_not_is_refused(tmp_path):
     publish("qwen3", tmp_path / "theirs")
     stored = tensors(tmp_path / "theirs")

@@ -54,7 +54,8 @@ class Edited:
 
 @dataclass(frozen=True)
 class Tree:
-    """The plain files of a commit. `left_out`: symbolic links and submodules, which a task cannot hold."""
+    """The plain files of a commit. `left_out`: what a task cannot hold, such as links, submodules, and names that lead
+    out of the tree, as `..` does: git takes them from a stranger unasked."""
 
     files: dict[str, bytes]
     executable: tuple[str, ...]
@@ -134,7 +135,7 @@ class History:
             about, _, name = line.partition(b"\t")
             mode, _, object_id, length = about.decode().split()
             path = name.decode("utf-8", "surrogateescape")
-            if mode not in ("100644", "100755") or not _is_utf8(path):
+            if mode not in ("100644", "100755") or not _is_utf8(path) or not is_inside(path):
                 left_out.append(path.encode("utf-8", "replace").decode())
                 continue
             files[path] = object_id
@@ -158,6 +159,11 @@ class History:
 
     def _git(self, *words: str, stdin: bytes = b"") -> bytes:
         return run_git(*words, at=GitContext(self._aside.git_dir, workspace=self._aside.found.top), given=stdin)
+
+
+def is_inside(path: str) -> bool:
+    """Whether a path of a stranger's is that of a file below the directory it is put in, however it is written."""
+    return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
 def _is_utf8(path: str) -> bool:
