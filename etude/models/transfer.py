@@ -8,6 +8,7 @@ OUT there is all or nothing. Never trains or samples; `engine.check` says whethe
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from etude.errors import CheckpointError, ConfigError, InvalidRequest
+from etude.host.lock import hold, try_hold
 from etude.models import files
 from etude.models.chat import OURS, open_chat
 from etude.models.checkpoint import family_of, opened, shapes_of, write_config
@@ -45,6 +47,7 @@ from etude.models.tokenizer import load_tokenizer, save_tokenizer
 
 STORED = torch.bfloat16
 """As a policy's weights always are (`models.state`)."""
+_PARTIAL = ".partial"
 _BESIDE = 64 << 20
 """Room for tokenizer and the other small files."""
 
@@ -128,9 +131,9 @@ def _of_gguf(path: Path) -> Generator[_Origin]:
 def _written(model: _Origin, out: Path, shard_bytes: int) -> Written:
     shapes = shapes_of(model.config)
     out.parent.mkdir(parents=True, exist_ok=True)
-    _require_room(out.parent, stored_bytes(shapes, STORED) + _BESIDE)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as place:
-        partial = Path(place) / "model"
+    with _place_beside(out) as place:
+        _require_room(place, stored_bytes(shapes, STORED) + _BESIDE)
+        partial = place / "model"
         partial.mkdir()
         try:
             write_config(partial, model.config, STORED)
@@ -141,6 +144,7 @@ def _written(model: _Origin, out: Path, shard_bytes: int) -> Written:
             templated = _is_templated(partial)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{out}: the model cannot be written ({error}); make room there") from None
+        _require_free(out)  # another command may have been faster
         partial.rename(out)
     return Written(
         directory=str(out),
@@ -152,6 +156,28 @@ def _written(model: _Origin, out: Path, shard_bytes: int) -> Written:
         chat_template=templated,
         remarks=remarks,
     )
+
+
+@contextmanager
+def _place_beside(out: Path) -> Generator[Path]:
+    """A directory that goes away, with those of commands that were killed: each may be as large as a model."""
+    for torn in out.parent.glob(f".{glob.escape(out.name)}-*{_PARTIAL}"):
+        with _open(torn) as handle:
+            if try_hold(handle):
+                shutil.rmtree(torn)
+    made = tempfile.TemporaryDirectory(prefix=f".{out.name}-", suffix=_PARTIAL, dir=out.parent)
+    with made as place, _open(place) as handle:
+        hold(handle)
+        yield Path(place)
+
+
+@contextmanager
+def _open(directory: str | Path) -> Generator[int]:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def _require_room(place: Path, needed: int) -> None:

@@ -146,6 +146,13 @@ def test_a_repository_writes_nothing_outside_the_task_it_is_read_into(shop, tmp_
     assert not [*tmp_path.rglob("outside.py")]
 
 
+@pytest.mark.parametrize("path", ["cart.py/inner.py", "x" * 300], ids=["below a file", "long"])
+def test_what_no_directory_can_hold_is_left_out(shop, tmp_path, path):
+    git(tmp_path, "clone", "-q", "--bare", str(shop[0]), "clone")
+    tree = History(tmp_path / "clone").tree(commit_leading_out(tmp_path / "clone", path, b"x"), 1 << 20)
+    assert sorted(tree.files) == ["cart.py", "tests/test_cart.py"] and tree.left_out == (path,)
+
+
 def test_a_patch_takes_no_file_of_the_users_into_a_task(shop, tmp_path):
     (tmp_path / "private").write_text("the user's own\n")
     link = (

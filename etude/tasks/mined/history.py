@@ -6,10 +6,11 @@ that the repository names is run. The repository is never written to.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from etude.errors import ConfigError
 from etude.host.git import GitContext
@@ -144,6 +145,9 @@ class History:
                 executable.append(path)
         if size > most_bytes:
             return None
+        for path in [path for path in files if any(str(above) in files for above in PurePosixPath(path).parents)]:
+            left_out.append(path)  # git may hold a file and a directory of one name
+            del files[path]
         return Tree(self._read(files), tuple(executable), tuple(left_out))
 
     def _read(self, files: dict[str, str]) -> dict[str, bytes]:
@@ -163,7 +167,8 @@ class History:
 
 def is_inside(path: str) -> bool:
     """Whether a path of a stranger's is that of a file below the directory it is put in, however it is written."""
-    return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
+    parts = path.split("/")
+    return "\0" not in path and not {"", ".", ".."} & set(parts) and max(map(len, map(os.fsencode, parts))) < 256
 
 
 def _is_utf8(path: str) -> bool:
