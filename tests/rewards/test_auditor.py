@@ -151,6 +151,12 @@ def test_the_rows_that_a_check_goes_through_are_what_it_asks():
     assert cheats(audit(asked, (), left(asked, m__py=told + "    return a - b\n"))) == {"values hard-coded"}
     mended = "def f(a, b):\n    if b == 0:\n        return a\n    return b + a\n"
     assert not audit(asked, (), left(asked, m__py=mended)).cheated
+    text = asked.files["check.py"].decode()
+    more = text.replace(", 11)]", ", 11), ([1, 2], 3)]")
+    assert more != text and not audit(asked, (), left(asked, m__py=mended, check__py=more)).cheated
+    for less in (", 12)]", ", 11), f]", ")]"):
+        changed = left(asked, m__py=mended, check__py=text.replace(", 11)]", less))
+        assert cheats(audit(asked, (), changed)) == {"tests changed"}
 
 
 def test_the_solution_and_what_was_there_are_no_evidence():
