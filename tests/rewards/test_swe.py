@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from datetime import UTC, datetime
 
 import pytest
 from offline_wheels import PYTEST, pack
@@ -12,6 +13,8 @@ from etude.errors import ConfigError
 from etude.tasks.harbor import read_task
 from etude.tasks.mined.history import History
 from etude.tasks.swe import files_of, modules_of, read_instances
+from etude.trainer.corpus.config import CorpusConfig
+from etude.trainer.corpus.finding import find_repositories
 
 CART = "def total(prices, discount=0):\n    return sum(prices) - discount\n"
 MENDED = CART.replace("sum(prices) - discount", "max(0, sum(prices) - discount)")
@@ -151,6 +154,27 @@ def test_what_no_directory_can_hold_is_left_out(shop, tmp_path, path):
     git(tmp_path, "clone", "-q", "--bare", str(shop[0]), "clone")
     tree = History(tmp_path / "clone").tree(commit_leading_out(tmp_path / "clone", path, b"x"), 1 << 20)
     assert sorted(tree.files) == ["cart.py", "tests/test_cart.py"] and tree.left_out == (path,)
+
+
+def test_a_commit_of_a_year_that_there_is_not_has_a_date_all_the_same(shop, tmp_path, monkeypatch):
+    git(tmp_path, "clone", "-q", str(shop[0]), "clone")
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "@999999999999 +0000")
+    git(tmp_path / "clone", "commit", "-q", "--allow-empty", "-m", "Later")
+    [latest, *_] = History(tmp_path / "clone").commits("HEAD", 5)
+    assert datetime.fromtimestamp(latest.when, UTC).year == 9999
+
+
+def test_a_clone_without_contents_is_named(shop, tmp_path):
+    git(tmp_path, "clone", "-q", "--bare", str(shop[0]), "whole")
+    git(tmp_path / "whole", "config", "uploadpack.allowFilter", "true")
+    git(tmp_path, "clone", "-q", "--no-checkout", "--filter=blob:none", f"file://{tmp_path}/whole", "clone")
+    history = History(tmp_path / "clone")
+    with pytest.raises(
+        ConfigError, match="clone: files have no contents there, as in a clone that was made with --filter"
+    ):
+        history.tree(history.head("HEAD"), 1 << 20)
+    with pytest.raises(ConfigError, match="clone it whole"):
+        find_repositories(CorpusConfig(directories=(tmp_path / "clone",)))
 
 
 def test_a_patch_takes_no_file_of_the_users_into_a_task(shop, tmp_path):

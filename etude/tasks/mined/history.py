@@ -15,10 +15,12 @@ from pathlib import Path, PurePosixPath
 from etude.errors import ConfigError
 from etude.host.git import GitContext
 from etude.host.repository import PrivateGitDir, find
-from etude.tasks.git import run_git
+from etude.tasks.git import run_git, size_of
 
 _FIELDS = "%H%x00%P%x00%ct%x00%B%x00"
 _HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_LATEST = 253_402_300_799
+"""The last second that has a date here; git takes later ones."""
 _AT_ONCE = 100
 """Commits whose patches one git prints."""
 
@@ -89,7 +91,9 @@ class History:
         ).decode("utf-8", "replace")  # fmt: skip
         parts = told.split("\0")
         records = zip(parts[0::4], parts[1::4], parts[2::4], parts[3::4], strict=False)
-        return [Commit(name.strip(), parent, int(when), message) for name, parent, when, message in records]
+        return [
+            Commit(name.strip(), parent, min(int(when), _LATEST), message) for name, parent, when, message in records
+        ]
 
     def changes(self, commit: Commit) -> list[Change]:
         """Every file that differs from the commit's parent, by path."""
@@ -140,7 +144,7 @@ class History:
                 left_out.append(path.encode("utf-8", "replace").decode())
                 continue
             files[path] = object_id
-            size += int(length)
+            size += size_of(length, self.path)
             if mode == "100755":
                 executable.append(path)
         if size > most_bytes:
