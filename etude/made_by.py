@@ -1,18 +1,22 @@
 """What a directory or a file was made by, so that a command goes on only with what it would have made itself.
 
-Owns `claim` and `require_same`. A run's own recipe may change in part while it goes on: `rollouts.claim` sees to that.
+Owns `claim`, `require_same` and `alone`. A run's own recipe may change in part while it goes on: `rollouts.claim` sees
+to that.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from etude.config import Config
 from etude.durable import write_whole
 from etude.errors import ConfigError
+from etude.host.lock import hold
 
 
 def require_same(path: Path, made: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
@@ -34,3 +38,20 @@ def claim(config: Config, directory: Path) -> None:
         require_same(directory, made, asked)
     else:
         write_whole(path, f"{json.dumps(asked, indent=2)}\n".encode())
+
+
+@contextmanager
+def alone(directory: Path) -> Generator[None]:
+    """Be the only process that makes what is in a directory. Raises ConfigError where another is at it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            hold(handle)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"{directory}: another command writes there ({error.strerror}); wait for it, or give another --out"
+            ) from None
+        yield
+    finally:
+        os.close(handle)

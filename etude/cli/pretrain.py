@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from etude.plain import say
 
@@ -23,23 +24,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
+    from etude.made_by import alone
     from etude.trainer.base_model import BaseConfig, make_base_model
     from etude.trainer.continued import ContinuedConfig, make_continued
     from etude.trainer.embedder.config import EmbedderConfig
     from etude.trainer.embedder.making import make_embedder
     from etude.trainer.warm_start import WarmStartConfig, make_warm_start
 
-    kind = _kind(options.recipe)
-    made: Mapping[str, object]
-    if kind == "continued":
-        made = make_continued(load_recipe(options.recipe, ContinuedConfig, options.set), options.out)
-    elif kind == "warm_start":
-        start = load_recipe(options.recipe, WarmStartConfig, options.set)
-        made = make_warm_start(start, options.out)
-    elif kind == "embedder":
-        made = make_embedder(load_recipe(options.recipe, EmbedderConfig, options.set), options.out)
-    else:
-        made = make_base_model(load_recipe(options.recipe, BaseConfig, options.set), options.out)
+    kinds: dict[str, tuple[type[Any], Callable[[Any, Path], Mapping[str, object]]]] = {
+        "continued": (ContinuedConfig, make_continued),
+        "warm_start": (WarmStartConfig, make_warm_start),
+        "embedder": (EmbedderConfig, make_embedder),
+    }
+    schema, make = kinds.get(_kind(options.recipe), (BaseConfig, make_base_model))
+    config = load_recipe(options.recipe, schema, options.set)
+    with alone(options.out):
+        made = make(config, options.out)
     say(json.dumps(made, default=float))
     return 0
 

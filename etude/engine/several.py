@@ -16,6 +16,7 @@ from collections.abc import Generator
 
 import torch
 
+from etude.engine.cache_size import affordable, available_bytes
 from etude.engine.config import EngineConfig
 from etude.engine.torch_engine import TorchEngine
 from etude.harness.sampler import Completion, SampleRequest
@@ -57,7 +58,11 @@ def one_thread() -> Generator[None]:
 
 @contextlib.contextmanager
 def open_engines(decoder: Decoder, config: EngineConfig, count: int) -> Generator[SeveralEngines]:
-    """So many, each on one thread; a single one has all of torch's. Closed at the end."""
+    """So many, each on one thread; a single one has all of torch's. Closed at the end. Where nobody says how large a
+    cache is, each takes its share of the memory: each would see all of it free."""
+    if not config.cache_tokens:
+        share = affordable(decoder.config, available_bytes() // count)
+        config = config.model_copy(update={"cache_tokens": share})
     with one_thread() if count > 1 else contextlib.nullcontext(), contextlib.ExitStack() as opened:
         engines = []
         for _ in range(count):

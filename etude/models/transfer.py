@@ -8,6 +8,7 @@ OUT there is all or nothing. Never trains or samples; `engine.check` says whethe
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -23,7 +24,8 @@ from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from etude.errors import CheckpointError, ConfigError
+from etude.errors import CheckpointError, ConfigError, InvalidRequest
+from etude.host.lock import hold, try_hold
 from etude.models import files
 from etude.models.chat import OURS, open_chat
 from etude.models.checkpoint import family_of, opened, shapes_of, write_config
@@ -45,6 +47,7 @@ from etude.models.tokenizer import load_tokenizer, save_tokenizer
 
 STORED = torch.bfloat16
 """As a policy's weights always are (`models.state`)."""
+_PARTIAL = ".partial"
 _BESIDE = 64 << 20
 """Room for tokenizer and the other small files."""
 
@@ -128,19 +131,20 @@ def _of_gguf(path: Path) -> Generator[_Origin]:
 def _written(model: _Origin, out: Path, shard_bytes: int) -> Written:
     shapes = shapes_of(model.config)
     out.parent.mkdir(parents=True, exist_ok=True)
-    _require_room(out.parent, stored_bytes(shapes, STORED) + _BESIDE)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as place:
-        partial = Path(place) / "model"
+    with _place_beside(out) as place:
+        _require_room(place, stored_bytes(shapes, STORED) + _BESIDE)
+        partial = place / "model"
         partial.mkdir()
         try:
             write_config(partial, model.config, STORED)
-            write_weights(partial, shapes, model.tensor, STORED, shard_bytes)
+            write_weights(partial, shapes, lambda name: _finite(name, model.tensor(name)), STORED, shard_bytes)
             save_tokenizer(model.tokenizer, partial)
             model.add_companions(partial)
             remarks = _complete(partial, model)
+            templated = _is_templated(partial)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{out}: the model cannot be written ({error}); make room there") from None
-        templated = read_template(partial) is not None
+        _require_free(out)  # another command may have been faster
         partial.rename(out)
     return Written(
         directory=str(out),
@@ -154,6 +158,28 @@ def _written(model: _Origin, out: Path, shard_bytes: int) -> Written:
     )
 
 
+@contextmanager
+def _place_beside(out: Path) -> Generator[Path]:
+    """A directory that goes away, with those of commands that were killed: each may be as large as a model."""
+    for torn in out.parent.glob(f".{glob.escape(out.name)}-*{_PARTIAL}"):
+        with _open(torn) as handle:
+            if try_hold(handle):
+                shutil.rmtree(torn)
+    made = tempfile.TemporaryDirectory(prefix=f".{out.name}-", suffix=_PARTIAL, dir=out.parent)
+    with made as place, _open(place) as handle:
+        hold(handle)
+        yield Path(place)
+
+
+@contextmanager
+def _open(directory: str | Path) -> Generator[int]:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
 def _require_room(place: Path, needed: int) -> None:
     free = shutil.disk_usage(place).free
     if needed > free:
@@ -163,11 +189,27 @@ def _require_room(place: Path, needed: int) -> None:
         )
 
 
+def _finite(name: str, tensor: Tensor) -> Tensor:
+    """Neither layout has a checksum: what was torn on its way here shows by bits that are no numbers."""
+    if not tensor.isfinite().all():
+        raise CheckpointError(
+            f"{name} holds what is no number, so the model computes nothing; take a copy that is whole"
+        )
+    return tensor
+
+
+def _is_templated(directory: Path) -> bool:
+    try:
+        return read_template(directory) is not None
+    except CheckpointError:  # which is a remark
+        return False
+
+
 def _complete(directory: Path, model: _Origin) -> tuple[str, ...]:
     """Put in what the origin does not say of how the model is talked to, as `open_chat` makes it. Returns remarks."""
     try:
         chat = open_chat(directory, model.tokenizer)
-    except CheckpointError as error:
+    except (CheckpointError, InvalidRequest) as error:
         return (str(error).replace(f"{directory}/", ""),)
     end = model.tokenizer.id_to_token(chat.end_id)
     made: dict[str, dict[str, object]] = {

@@ -41,6 +41,8 @@ TEST_COMMANDS = (TEST_COMMAND, "bash /tests/test.sh")
 _SOLVE = "#!/bin/sh\nset -e\ncp -R /solution/files/. /workspace/\n"
 _EXECUTABLE = "executable"
 """Key of the provenance that lists workspace files with the executable bit."""
+_MOST_BYTES = 1 << 30
+"""Of all files of a task: far more than any needs, and they are read into memory."""
 _REST = "harbor"
 """Key of the provenance for what other authors said in [task] and [environment] and a Task has no place for."""
 
@@ -341,14 +343,20 @@ def read_files(root: Path) -> dict[str, bytes]:
 
 
 def refuse_links(directory: Path) -> list[str]:
-    """A link could lead anywhere, so there may be none. Returns the workspace's executable files."""
+    """A link could lead anywhere, so there may be none, and all files must fit the memory. Returns the workspace's
+    executable files."""
     workspace = directory / "environment" / "workspace"
-    executable = []
+    executable, size = [], 0
     for parent, directories, names in os.walk(directory):
         for path in (Path(parent, name) for name in (*directories, *names)):
-            mode = path.lstat().st_mode
+            found = path.lstat()
+            mode, size = found.st_mode, size + (found.st_size if stat.S_ISREG(found.st_mode) else 0)
             if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
                 raise ConfigError(f"{path}: a link or special file; a task holds plain files only")
+            if size > _MOST_BYTES:
+                raise ConfigError(
+                    f"{path}: with it the task has more than {_MOST_BYTES >> 20} MB; leave such files out"
+                )
             if stat.S_ISREG(mode) and mode & stat.S_IXUSR and path.is_relative_to(workspace):
                 executable.append(path.relative_to(workspace).as_posix())
     return sorted(executable)

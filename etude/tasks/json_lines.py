@@ -10,10 +10,18 @@ from typing import Any
 from etude.errors import ConfigError
 
 
+def parsed(text: str) -> Any:
+    """What JSON says. Raises ValueError, also for halves of characters, which no file can hold, and RecursionError."""
+    said = json.loads(text)
+    json.dumps(said, ensure_ascii=False).encode()
+    return said
+
+
 def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """(where, object) of every line that is not blank. Raises ConfigError, which says what is `wanted` of a line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # not `splitlines`: JSON may hold some characters that part lines as they are, such as U+2028
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     for number, line in enumerate(lines, 1):
@@ -21,7 +29,7 @@ def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]
             continue
         where = f"{path}:{number}"
         try:
-            said = json.loads(line)
+            said = parsed(line)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{where}: not JSON: {error}; {wanted}") from None
         if not isinstance(said, dict):

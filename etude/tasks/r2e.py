@@ -8,13 +8,14 @@ as for any other instance. Source: the data set's own description, and what its 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from etude.errors import ConfigError
 from etude.tasks.instance import Instance
+from etude.tasks.json_lines import parsed
+from etude.tasks.mined.history import is_inside
 
 R2E_FIELDS = ("repo_name", "commit_hash", "execution_result_content")
 """What such a row has, and no other."""
@@ -32,6 +33,8 @@ def r2e_instance(row: Mapping[str, Any], where: str) -> Instance:
     names, codes = execution.get("test_file_names"), execution.get("test_file_codes")
     if not (isinstance(names, list) and isinstance(codes, list) and len(names) == len(codes) > 0):
         raise ConfigError(f"{where}: execution_result_content: must have test_file_names and as many test_file_codes")
+    if strange := [name for name in names if not isinstance(name, str) or not is_inside(name)]:
+        raise ConfigError(f"{where}: execution_result_content: {strange[0]!r} in test_file_names is no file's name")
     wanted = {_COLOUR.sub("", name).split(" - ")[0]: status for name, status in expected.items()}
     after = dict(_passed(execution, "new_commit_res_stdout"))
     before = set(dict(_passed(execution, "old_commit_res_stdout")))
@@ -86,8 +89,8 @@ def _object(row: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
     """An object, or one written as JSON, as the published rows have it."""
     value = row.get(name)
     try:
-        value = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+        value = parsed(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: {name}: must be an object, or one written as JSON")

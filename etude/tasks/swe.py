@@ -9,7 +9,6 @@ descriptions. Runs nothing but `git apply`, on files in a directory of its own.
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from etude.errors import ConfigError
 from etude.host.git import GitContext
 from etude.tasks.git import run_git
 from etude.tasks.instance import Instance
-from etude.tasks.json_lines import read_objects
+from etude.tasks.json_lines import parsed, read_objects
 from etude.tasks.mined.history import History, Tree
 from etude.tasks.r2e import R2E_FIELDS, r2e_instance
 
@@ -160,7 +159,7 @@ def _tests(record: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
     value = record.get(name)
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = parsed(value)
         except (ValueError, RecursionError):
             value = None
     if not isinstance(value, list) or not all(isinstance(test, str) for test in value):
@@ -183,5 +182,8 @@ def _patched(instance: Instance, name: str, files: Mapping[str, bytes], patch: s
         except ConfigError as error:
             said = str(error).partition(": ")[2]
             raise ConfigError(f"{instance.id}: {name} does not apply to {instance.commit[:12]}: {said}") from None
-        there = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        made = {path.relative_to(root).as_posix(): path for path in root.rglob("*")}
+        if links := sorted(name for name, path in made.items() if path.is_symlink()):
+            raise ConfigError(f"{instance.id}: {name} makes {links[0]} a link; a task holds plain files")
+        there = {name: path.read_bytes() for name, path in made.items() if path.is_file()}
     return {**{path: content for path, content in files.items() if path not in named}, **there}

@@ -1,9 +1,9 @@
 """Clipping of gradients that are far longer than those before them.
 
-Owns `GradientClip`: the norms of the last steps, and the cut. Muon and AdamW divide a gradient's scale out, so that a
-fixed limit would do nothing: what they do not divide out is one gradient beside the others, of which their momentum is
-the mean. One spike fills it for tens of steps. All of it happens where the gradients lie: nobody waits to read a norm.
-Knows nothing of models, losses or optimizers.
+Owns `GradientClip`: the norms of the last steps, and the cut; and `still_learning`, which ends what learns no more.
+Muon and AdamW divide a gradient's scale out, so that a fixed limit would do nothing: what they do not divide out is one
+gradient beside the others, of which their momentum is the mean. One spike fills it for tens of steps. All of it happens
+where the gradients lie: nobody waits to read a norm. Knows nothing of models, losses or optimizers.
 """
 
 from __future__ import annotations
@@ -16,12 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
+from etude.errors import EtudeError
 from etude.kernels.devices import put
 
 WINDOW = 16
 """Steps whose norms a new one is compared with: few enough to follow a run, and half of them can be spikes."""
 FEWEST = 4
 """Fewer known norms than these have no median worth the name, and nothing is cut."""
+
+
+MAX_SKIPPED = 3
+"""Steps in a row that may be skipped for a gradient that is not finite: one is bad luck, three are no luck."""
 
 
 class Clipped(NamedTuple):
@@ -83,3 +88,12 @@ def _median(norms_W: Tensor) -> Tensor:
     ordered_W, count = norms_W.sort().values, norms_W.isfinite().sum()  # NaN is sorted behind all else
     middle = torch.stack(((count - 1).clamp(min=0) // 2, count // 2))
     return ordered_W.index_select(0, middle).mean()
+
+
+def still_learning(norm: float, skipped: int) -> int:
+    """How many steps in a row were skipped by now, with one of this norm. Raises EtudeError where they are too many."""
+    if math.isfinite(norm):
+        return 0
+    if skipped + 1 >= MAX_SKIPPED:
+        raise EtudeError(f"the gradient was not finite {skipped + 1} steps in a row; lower the learning rate")
+    return skipped + 1

@@ -123,7 +123,8 @@ def conversations(paths: tuple[Path, ...], chat: Chat) -> list[Document]:
     found = []
     for path in paths:
         try:
-            lines = path.expanduser().read_text("utf-8").splitlines()
+            # not `splitlines`: JSON may hold some characters that part lines as they are, such as U+2028
+            lines = path.expanduser().read_text("utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: cannot be read ({error}); name a file of JSON lines") from None
         found += [_conversation(line, chat, f"{path}:{at}") for at, line in enumerate(lines, 1) if line.strip()]

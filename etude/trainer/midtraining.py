@@ -27,7 +27,7 @@ from etude.kernels.torch_kernels import TORCH
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.models.heap import keep_large_arrays
-from etude.trainer.clipping import GradientClip
+from etude.trainer.clipping import GradientClip, still_learning
 from etude.trainer.config import Frozen, OptimizerConfig
 from etude.trainer.documents import Document, Mixture, Source
 from etude.trainer.figures import read
@@ -104,6 +104,8 @@ class Midtraining:
         self.mixture = Mixture(sources, config.seed)
         self.step_count = 0
         self.tokens = 0
+        self.skipped = 0
+        """Steps in a row that nothing could be learnt from."""
 
     @property
     def total_tokens(self) -> int:
@@ -131,10 +133,11 @@ class Midtraining:
         losses = backward(self.decoder, documents, config.observation_weight, config.balance, config.further_weight)
         gradient = self.clip.cut(self.decoder.parameters())
         self.optimizer.set_scale(scale)
-        self.optimizer.step()
+        self.optimizer.step(gradient.lost)
         self.optimizer.zero_grad()
         found = [losses.total, losses.next_token, losses.further, *gradient, *losses.by_source.values()]
         loss, said, further, norm, clipped, *each = read(found)
+        self.skipped = still_learning(norm, self.skipped)
         self.step_count += 1
         self.tokens += sum(len(document.token_ids) for document in documents)
         metrics = {"loss": loss, "said_loss": said, "grad_norm": norm, "clipped": bool(clipped), "lr_scale": scale}

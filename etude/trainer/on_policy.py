@@ -43,7 +43,7 @@ from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.models.state import round_to_bf16
 from etude.rewards.judgement import Judges
 from etude.trainer.attempts import Attempt, Judged, Player, as_they_end
-from etude.trainer.clipping import GradientClip
+from etude.trainer.clipping import GradientClip, still_learning
 from etude.trainer.distil import divergences
 from etude.trainer.documents import document_of, taken_together
 from etude.trainer.lessons import Made, Tasks, sandboxes
@@ -91,7 +91,7 @@ class DistillationStart:
         trained = left_to_train(self.student, config.frozen)
         self.optimizer = build_optimizer(trained.items(), config.optimizer, self.student.placement)
         self.clip = GradientClip(_MOST_GRADIENT)
-        self.step, self.counts, self.divergence = 0, Counter[str](), 0.0
+        self.step, self.skipped, self.counts, self.divergence = 0, 0, Counter[str](), 0.0
 
     def made(self) -> Made:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -161,8 +161,9 @@ class DistillationStart:
             summed += float(kl_T.detach().sum())
         gradient = self.clip.cut(self.student.parameters())
         self.optimizer.set_scale(min(1.0, (self.step + 1) / _WARMUP_STEPS))
-        self.optimizer.step()
+        self.optimizer.step(gradient.lost)
         self.optimizer.zero_grad()
+        self.skipped = still_learning(float(gradient.norm), self.skipped)
         self.step += 1
         self.divergence = summed / total
         solved = sum(judged.solved for judged in over)

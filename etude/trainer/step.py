@@ -8,7 +8,6 @@ between the two it looks at no value, and what it brings to a device it does not
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from etude.kernels.devices import put
 from etude.models.decoder import Decoder
 from etude.plugins import find
 from etude.records import Batch, Floats, Version
-from etude.trainer.clipping import Clipped, GradientClip
+from etude.trainer.clipping import Clipped, GradientClip, still_learning
 from etude.trainer.config import TrainerConfig
 from etude.trainer.distil import distil_hints
 from etude.trainer.feedback import HintExample
@@ -50,8 +49,6 @@ TRIMMED = 0.001
 exp(d), so that of 10,000 tokens a single one at d = 10 would make the mean 2.2 and a step 2,000 times shorter. Not
 more: in the first steps of recipes/quickstart.toml the largest 1% of the tokens held 70 to 90% of k3, these held 10 to
 30%."""
-MAX_SKIPPED = 3
-"""Steps in a row that may be skipped for a gradient that is not finite: one is bad luck, three are no luck."""
 
 
 class PieceResult(NamedTuple):
@@ -277,12 +274,9 @@ class Trainer:
 
     def _learnt(self, norm: float) -> None:
         """Move the version on, unless the step was skipped. Raises EtudeError where too many were."""
-        if not math.isfinite(norm):
-            self.skipped += 1
-            if self.skipped >= MAX_SKIPPED:
-                raise EtudeError(f"the gradient was not finite {self.skipped} steps in a row; lower the learning rate")
+        self.skipped = still_learning(norm, self.skipped)
+        if self.skipped:
             return
-        self.skipped = 0
         self.version = Version(self.version + 1)
         self.parity_check.remember(self.version, self.policy)
 

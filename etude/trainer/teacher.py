@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from etude.config import Config
+from etude.errors import EndpointError
 from etude.harness.config import HarnessConfig
 from etude.harness.cost import Price, SessionCost
 from etude.harness.dialogue import PreparedInput, Reply
@@ -112,7 +113,13 @@ class TaughtDialogue:
         return _both(self._teacher.observation(results, user), self._learner.observation(results, user))
 
     async def reply(self, max_tokens: int, draw: int) -> Reply:
+        billed = len(self._teacher.billed)
         said = await self._teacher.reply(max_tokens + self._source.reasoning_tokens, draw)
+        if self._source.most_cost is not None and billed == len(self._teacher.billed) and not said.repeated:
+            raise EndpointError(
+                "the endpoint does not say how many tokens it has used, so nobody knows when source.most_cost is "
+                "reached; leave that out, or have the endpoint say it"
+            )
         ids, against = self._written(said)
         self.notes["messages"] += 1
         if against:

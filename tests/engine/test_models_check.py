@@ -12,6 +12,7 @@ from etude.engine.check.memory import GIB, estimate
 from etude.engine.check.parity import PROMPTS, Parity
 from etude.engine.check.report import check
 from etude.engine.check.speed import Workload
+from etude.errors import CheckpointError
 from etude.models.checkpoint import load_checkpoint, save_checkpoint, shape_of
 from etude.models.config import ModelConfig
 from etude.models.shipped import shipped_model
@@ -50,6 +51,14 @@ def test_a_checkpoint_that_names_no_tokenizer_class_is_read_as_it_stands():
     assert not (shipped_model() / "tokenizer_config.json").exists()
     parity = check(shipped_model(), **FEW).parity
     assert parity is not None and parity.ok and parity.same_prompts == 20
+
+
+def test_logits_that_are_no_numbers_are_never_the_same(tmp_path):
+    decoder, tokenizer = load_checkpoint(shipped_model())
+    decoder.norm.weight.data.fill_(torch.nan)
+    save_checkpoint(decoder, tmp_path / "nan", tokenizer)
+    with pytest.raises(CheckpointError, match="logits by Etude are no numbers"):
+        check(tmp_path / "nan", **FEW)
 
 
 def test_logits_that_are_apart_fail_and_ties_do_not():

@@ -5,9 +5,11 @@ import asyncio
 import torch
 from small_models import random_decoder
 
+from etude.engine.cache_size import available_bytes, position_bytes
 from etude.engine.config import EngineConfig
 from etude.engine.several import open_engines
 from etude.harness.sampler import SampleRequest
+from etude.kernels.paged_attention import PAGE
 from etude.models.config import ModelConfig
 
 MODEL = ModelConfig(
@@ -44,3 +46,10 @@ def test_several_say_what_one_says_and_all_have_sessions():
     assert all(each["decode_tokens"] > 0 for each in stats)
     # a session's second and third turn find its cache: they are with the engine of its first
     assert sum(each["session_cache_tokens"] for each in stats) == one.engines[0].stats()["session_cache_tokens"] > 0
+
+
+def test_caches_of_several_fit_the_memory_together():
+    long = MODEL.model_copy(update={"max_context": available_bytes() // 4 // position_bytes(MODEL) // PAGE * PAGE})
+    with open_engines(random_decoder(0, long), EngineConfig(), 8) as eight:
+        taken = sum(each.max_context for each in eight.engines) * position_bytes(long)
+    assert available_bytes() // 4 < taken < available_bytes() * 0.7, "half of what is free, for one context each"

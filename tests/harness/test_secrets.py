@@ -41,6 +41,9 @@ FORMS = {
     "mail-key": f"SG.{drawn(22)}.{drawn(43)}",
     "telegram-token": drawn(10, "123456789") + ":AA" + drawn(33),
     "vault-token": "hvs." + drawn(30),
+    "cloud-key": "dop_v1_" + drawn(64, string.digits + "abcdef"),
+    "service-token": "shpat_" + drawn(32, string.digits + "abcdef"),
+    "webhook": f"https://hooks.slack.com/services/T{drawn(8, '123')}/B{drawn(8, string.digits)}/{drawn(24)}",
     "age-key": "AGE-SECRET-KEY-1" + drawn(58, string.ascii_uppercase + string.digits),
     "jwt": f"eyJ{drawn(30)}.eyJ{drawn(60)}.{drawn(43)}",
 }
@@ -56,6 +59,22 @@ def test_what_has_a_form_is_found_by_it(kind: str, secret: str, line: str) -> No
     redacted = redactor.redact(line.format(secret))
     assert secret not in redacted and f"[secret {kind} " in redacted
     assert redactor.restore(redacted) == line.format(secret) and redactor.counts == {kind: 1}
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "gsk_" + drawn(52), "xai-" + drawn(80), "r8_" + drawn(37), "dapi" + drawn(32, "0123456789abcdef"),
+        f"AccountKey={drawn(86)}==", "pul-" + drawn(40, "0123456789abcdef"), f"{drawn(14)}.atlasv1.{drawn(64)}",
+        "pscale_tkn_" + drawn(43), "dp.pt." + drawn(43), "sq0csp-" + drawn(43), "ATATT3" + drawn(186),
+        "lin_api_" + drawn(40), f"glsa_{drawn(32)}_{drawn(8, '0123456789abcdef')}",
+        "NRAK-" + drawn(27, string.ascii_uppercase), "figd_" + drawn(40), "rubygems_" + drawn(48, "0123456789abcdef"),
+        f"https://discord.com/api/webhooks/{drawn(18, string.digits)}/{drawn(68)}",
+    ],
+)  # fmt: skip
+def test_what_other_issuers_document_is_found_too(secret: str) -> None:
+    assert Redactor().redact(f"client = Client('{secret}')").count("[secret ") == 1
+    assert secret not in Redactor().redact(f"client = Client('{secret}')")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A GGUF against the model it was made of, against transformers' own reader, and what is refused in one sentence."""
 
+import json
 import re
 import sys
 
@@ -233,6 +234,48 @@ def test_a_type_that_the_library_does_not_dequantise_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"output_norm\.weight is of type I32, which the gguf library"):
         import_model(path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def uneven(writer, size):
+    add_bytes(writer, size)
+    writer.kv_data[0]["tokenizer.ggml.token_type"].value.append(1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"change": lambda writer: writer.add_string("split.count", "3")}, "split.count is '3', which makes no sense"),
+        ({"change": lambda writer: set_to(writer, "attention.head_count", 0)}, "num_attention_heads is 0; it must be"),
+        ({"tokenizer": uneven}, "its tokenizer makes no sense .*argument 2 is longer"),
+    ],
+    ids=["parts", "heads", "kinds"],
+)
+def test_what_makes_no_sense_is_one_sentence(settings, message, tmp_path):
+    _, _, path = made("qwen3", tmp_path, **settings)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        import_model(path, tmp_path / "out")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def set_to(writer, key, value):
+    writer.kv_data[0][f"qwen3.{key}"].value = value
+
+
+def test_numbers_of_tokens_that_there_are_not_are_passed_over(tmp_path):
+    _, _, path = made(
+        "qwen3", tmp_path, change=lambda writer: writer.add_uint64("tokenizer.ggml.eot_token_id", 1 << 40)
+    )
+    assert import_model(path, tmp_path / "out").remarks == ()
+    assert json.loads((tmp_path / "out" / "generation_config.json").read_text())["eos_token_id"] == [2]
+
+
+def test_an_array_that_goes_on_behind_the_end_of_its_file_is_not_waited_for(tmp_path):
+    kind, counts = (3).to_bytes(4, "little"), (0).to_bytes(8, "little") + (1).to_bytes(8, "little")
+    key = (1).to_bytes(8, "little") + b"a"
+    array = (9).to_bytes(4, "little") + (0).to_bytes(4, "little") + (1 << 60).to_bytes(8, "little")
+    (tmp_path / "model.gguf").write_bytes(b"GGUF" + kind + counts + key + array)
+    with pytest.raises(CheckpointError, match="is no whole GGUF file \\(it ends too early\\)"):
+        import_model(tmp_path / "model.gguf", tmp_path / "out")
 
 
 @pytest.mark.parametrize("length", [0, 3, 200, 20_000])

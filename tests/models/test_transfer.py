@@ -1,6 +1,7 @@
 """A model's directory brought in and taken out: what others open, what is added, and that nothing is left half done."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from test_families import DEEPSEEK, MODELS, logits, publish, publish_with_a_furt
 
 from etude.cli.main import main
 from etude.errors import CheckpointError, ConfigError
+from etude.host.lock import hold
 from etude.models.chat import open_chat
 from etude.models.chat_template import Message
 from etude.models.checkpoint import INDEX, load_checkpoint, save_checkpoint
@@ -129,6 +131,44 @@ def test_a_disk_that_fills_up_meanwhile_leaves_nothing(tmp_path, monkeypatch):
         with pytest.raises(CheckpointError, match=r"cannot be written .*make room there"):
             import_model(shipped_model(), disk.at / "out")
         assert list(disk.at.iterdir()) == []
+
+
+def test_what_a_killed_command_left_is_cleared_away_and_a_living_ones_is_not(tmp_path):
+    publish("qwen3", tmp_path / "theirs")
+    for name in ("torn", "living"):
+        (tmp_path / f".out-{name}.partial" / "model").mkdir(parents=True)
+    handle = os.open(tmp_path / ".out-living.partial", os.O_RDONLY)
+    hold(handle)
+    import_model(tmp_path / "theirs", tmp_path / "out")
+    os.close(handle)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out-living.partial", "out", "theirs"]
+
+
+def test_weights_that_are_no_numbers_are_not_taken(tmp_path):
+    publish("qwen3", tmp_path / "theirs")
+    stored = tensors(tmp_path / "theirs")
+    stored["model.norm.weight"][3] = torch.nan
+    save_file(stored, tmp_path / "theirs" / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight holds what is no number"):
+        import_model(tmp_path / "theirs", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "does more than one may"),
+        ("{{ cycler.__init__.__globals__ }}", "refuses these messages"),
+        ("{% if", "is no Jinja template"),
+        ("x" * (1 << 18), "a chat template of 262,144 characters"),
+    ],
+    ids=["endless", "reaching", "torn", "long"],
+)
+def test_a_template_that_nobody_can_use_is_a_remark(template, said, tmp_path):
+    publish("qwen3", tmp_path / "theirs")
+    (tmp_path / "theirs" / "chat_template.jinja").write_text(template)
+    [remark] = import_model(tmp_path / "theirs", tmp_path / "out").remarks
+    assert remark.startswith("chat_template.jinja: ") and said in remark
 
 
 def test_a_head_that_is_said_to_be_tied_and_is_not_is_refused(tmp_path):

@@ -126,3 +126,24 @@ def test_a_row_becomes_a_sound_task(shop, row, tmp_path, monkeypatch, capsys):  
     assert code == 0 and said["sound"] and len(said["not_taken"]) == 3, said
     task = read_task(tmp_path / "out" / name)
     assert task.files["cart.py"].decode() == CART and task.solution == {"cart.py": MENDED.encode()}
+
+
+def with_execution(row, **changes):
+    return {**row, "execution_result_content": json.dumps({**json.loads(row["execution_result_content"]), **changes})}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda row: with_execution(row, test_file_names=["../../outside.py"]),
+            r"'\.\./\.\./outside\.py' in test_file",
+        ),
+        (lambda row: with_execution(row, test_file_codes=["\ud800"]), "execution_result_content: must be an object"),
+        (lambda row: {**row, "execution_result_content": "[" * 100_000}, "execution_result_content: must be an object"),
+    ],
+    ids=["leads out", "half a character", "deep"],
+)
+def test_a_row_that_no_files_can_be_made_of_is_named(row, tmp_path, change, says):
+    with pytest.raises(ConfigError, match=says):
+        read_instances(write(tmp_path / "r2e.jsonl", change(row)))

@@ -1,16 +1,20 @@
 """Instances as SWE-bench and SWE-smith publish them, of a repository made here, become tasks that are sound."""
 
 import json
+import tempfile
+from datetime import UTC, datetime
 
 import pytest
 from offline_wheels import PYTEST, pack
-from users_git import git
+from users_git import commit_leading_out, git
 
 from etude.cli.main import main
 from etude.errors import ConfigError
 from etude.tasks.harbor import read_task
 from etude.tasks.mined.history import History
 from etude.tasks.swe import files_of, modules_of, read_instances
+from etude.trainer.corpus.config import CorpusConfig
+from etude.trainer.corpus.finding import find_repositories
 
 CART = "def total(prices, discount=0):\n    return sum(prices) - discount\n"
 MENDED = CART.replace("sum(prices) - discount", "max(0, sum(prices) - discount)")
@@ -127,3 +131,67 @@ def test_other_runners_and_other_files_are_refused(shop, tmp_path):
     (tmp_path / "z.jsonl").write_text("\n")
     with pytest.raises(ConfigError, match="holds no instances"):
         read_instances(tmp_path / "z.jsonl")
+
+
+def test_a_repository_writes_nothing_outside_the_task_it_is_read_into(shop, tmp_path, monkeypatch):
+    """git takes a tree with `..` in it from anybody, and prints its paths as they are."""
+    root = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "--bare", str(shop[0]), str(root))
+    commit = commit_leading_out(root, "../../outside.py", b"x = 1\n")
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a" / "b"))
+    patch = "--- a/../../outside.py\n+++ b/../../outside.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
+    [instance] = read_instances(write(tmp_path / "x.jsonl", {**shop[1], "base_commit": commit, "patch": patch}))
+    tree = History(root).tree(commit, 1 << 20)
+    assert sorted(tree.files) == ["cart.py", "tests/test_cart.py"] and tree.left_out == ("../../outside.py",)
+    with pytest.raises(ConfigError, match="patch does not apply"):
+        files_of(instance, History(root), 1 << 20)
+    assert not [*tmp_path.rglob("outside.py")]
+
+
+@pytest.mark.parametrize("path", ["cart.py/inner.py", "x" * 300], ids=["below a file", "long"])
+def test_what_no_directory_can_hold_is_left_out(shop, tmp_path, path):
+    git(tmp_path, "clone", "-q", "--bare", str(shop[0]), "clone")
+    tree = History(tmp_path / "clone").tree(commit_leading_out(tmp_path / "clone", path, b"x"), 1 << 20)
+    assert sorted(tree.files) == ["cart.py", "tests/test_cart.py"] and tree.left_out == (path,)
+
+
+def test_a_commit_of_a_year_that_there_is_not_has_a_date_all_the_same(shop, tmp_path, monkeypatch):
+    git(tmp_path, "clone", "-q", str(shop[0]), "clone")
+    monkeypatch.setenv("GIT_COMMITTER_DATE", "@999999999999 +0000")
+    git(tmp_path / "clone", "commit", "-q", "--allow-empty", "-m", "Later")
+    [latest, *_] = History(tmp_path / "clone").commits("HEAD", 5)
+    assert datetime.fromtimestamp(latest.when, UTC).year == 9999
+
+
+def test_a_clone_without_contents_is_named(shop, tmp_path):
+    git(tmp_path, "clone", "-q", "--bare", str(shop[0]), "whole")
+    git(tmp_path / "whole", "config", "uploadpack.allowFilter", "true")
+    git(tmp_path, "clone", "-q", "--no-checkout", "--filter=blob:none", f"file://{tmp_path}/whole", "clone")
+    history = History(tmp_path / "clone")
+    with pytest.raises(
+        ConfigError, match="clone: files have no contents there, as in a clone that was made with --filter"
+    ):
+        history.tree(history.head("HEAD"), 1 << 20)
+    with pytest.raises(ConfigError, match="clone it whole"):
+        find_repositories(CorpusConfig(directories=(tmp_path / "clone",)))
+
+
+def test_a_patch_takes_no_file_of_the_users_into_a_task(shop, tmp_path):
+    (tmp_path / "private").write_text("the user's own\n")
+    link = (
+        "diff --git a/notes b/notes\nnew file mode 120000\n--- /dev/null\n+++ b/notes\n@@ -0,0 +1 @@\n"
+        f"+{tmp_path}/private\n\\ No newline at end of file\n"
+    )
+    for name in ("patch", "test_patch"):
+        [instance] = read_instances(write(tmp_path / "x.jsonl", {**shop[1], name: shop[1][name] + link}))
+        with pytest.raises(ConfigError, match=f"{name} makes notes a link; a task holds plain files"):
+            files_of(instance, History(shop[0]), 1 << 20)
+
+
+def test_a_line_is_one_by_its_end_and_holds_whole_characters(shop, tmp_path):
+    [found] = read_instances(write(tmp_path / "x.jsonl", {**shop[1], "problem_statement": "One\u2028line"}))
+    (tmp_path / "y.jsonl").write_text(json.dumps({**shop[1], "problem_statement": "One\u2028line"}, ensure_ascii=False))
+    assert read_instances(tmp_path / "y.jsonl") == [found] and found.statement == "One\u2028line"
+    with pytest.raises(ConfigError, match=r"x\.jsonl:1: not JSON: .* surrogates not allowed"):
+        read_instances(write(tmp_path / "x.jsonl", {**shop[1], "patch": "\ud800"}))

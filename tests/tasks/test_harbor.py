@@ -184,6 +184,10 @@ def edit(directory, path, old, new):
         (lambda d: (d / "tests" / "test.sh").unlink(), r"tests/test\.sh"),
         (lambda d: (d / "environment" / "workspace" / "link").symlink_to("/etc/passwd"), "workspace/link"),
         (lambda d: (d / "tests" / "dir").symlink_to("/etc"), "tests/dir"),
+        (
+            lambda d: os.truncate(d / "instruction.md", 1 << 40),
+            "instruction.md: with it the task has more than 1024 MB",
+        ),
         (lambda d: os.mkfifo(d / "tests" / "pipe"), "tests/pipe"),
         (lambda d: edit(d, "environment/Dockerfile", "WORKDIR", "USER x\nWORKDIR"), "Dockerfile"),
         (lambda d: (d / "environment" / "docker-compose.yaml").touch(), "docker-compose"),

@@ -4,6 +4,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
+from users_git import commit_leading_out, git
 
 from etude.cli.main import main
 from etude.errors import ConfigError
@@ -81,3 +82,17 @@ def test_what_cannot_be_done_is_said(tmp_path):
         unpack_tasks(bundle, tmp_path / "again")
     with pytest.raises(ConfigError, match="no such file"):
         unpack_tasks(tmp_path / "nothing.bundle", tmp_path / "again")
+
+
+def test_a_bundle_writes_nothing_outside_its_tasks(tmp_path):
+    [directory] = write(tmp_path / "in", FIRST)
+    pack_tasks([directory], tmp_path / "good.bundle")
+    root = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "--bare", str(tmp_path / "good.bundle"), str(root))
+    commit = commit_leading_out(root, "odd/../../../../outside", b"x")
+    git(root, "update-ref", "HEAD", commit)
+    git(root, "bundle", "create", "-q", str(tmp_path / "bad.bundle"), "HEAD")
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="odd is no task of plain files"):
+        unpack_tasks(tmp_path / "bad.bundle", tmp_path / "a" / "b" / "out")
+    assert not [*tmp_path.rglob("outside")]

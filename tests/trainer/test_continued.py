@@ -1,6 +1,7 @@
 """Mid-training from a checkpoint: what it reads, how it is measured, killed and gone on with, and a longer context."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from corpora import MIT, module, repository
 from safetensors.torch import load_file
 
 from etude.cli.main import main
+from etude.errors import Exit
+from etude.made_by import alone
 from etude.models.chat import open_chat
 from etude.models.checkpoint import load_checkpoint
 from etude.trainer.continued import conversations
@@ -111,6 +114,13 @@ def test_killed_and_gone_on_with_equals_undisturbed(recipe, tmp_path):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_two_commands_do_not_write_one_directory(recipe, tmp_path, capsys):
+    with alone(tmp_path / "out"):
+        assert main(["pretrain", str(recipe), "--out", str(tmp_path / "out")]) == Exit.BAD_INPUT
+    assert f"another command writes there (process {os.getpid()}); wait for it" in capsys.readouterr().err
+    assert not [*(tmp_path / "out").iterdir()]
+
+
 def test_another_recipe_in_the_same_place_is_refused(recipe, tmp_path, capsys):
     assert run(recipe, tmp_path / "out", "midtraining.stages=[{tokens=500, mixture={code=1.0, talks=1.0}}]") == 0
     assert run(recipe, tmp_path / "out", "seed=7") == 42
@@ -144,6 +154,15 @@ def test_of_a_conversation_the_assistants_words_alone_are_learnt(tmp_path):
         (tmp_path / "a.jsonl").write_text(f"{json.dumps(TALK)}\n{wrong}\n")
         with pytest.raises(Exception, match=r"a\.jsonl:2: "):
             conversations((tmp_path / "a.jsonl",), chat)
+
+
+def test_a_conversation_is_a_line_whatever_characters_it_holds(tmp_path):
+    chat = open_chat(ROOT / "models/etude-tiny")
+    for name, plainly in (("a", True), ("b", False)):
+        talk = {"messages": [*TALK["messages"], {"role": "user", "content": "a\u2028b\x85c"}, TALK["messages"][-1]]}
+        (tmp_path / name).write_text(json.dumps(talk, ensure_ascii=plainly) + "\n")
+    [one], [other] = (conversations((tmp_path / name,), chat) for name in "ab")
+    assert one.token_ids.tolist() == other.token_ids.tolist()
 
 
 def test_what_is_held_out_is_measured_as_the_loss_measures_it():

@@ -139,3 +139,36 @@ def test_a_secret_in_several_lines_is_found():
     body = "\n".join("MIIEpAIBAAKCAQEA7bq3VZ8sXfJ2k1Lw9Qh5TgYdR0nPcU4eKxWvBmAiOz6HjF8s"[:64] for _ in range(6))
     assert holds_secret(f'KEY = """\n{begin}\n{body}\n{end}\n"""\n')
     assert not holds_secret(f"def is_key(text):\n    return text.startswith({begin!r})\n")
+
+
+PERMITS = "MIT License\n\nPermission is hereby granted, free of charge, to any person obtaining a copy"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "# Released under the GPLv3.", "# License: GPL v2", "# Licence: LGPL-2.1-or-later", "# licensed under the GPL",
+        "# From an answer, licensed CC BY-SA 4.0", "# Creative Commons Attribution-ShareAlike 4.0",
+        "# SPDX-License-Identifier: MIT\n# SPDX-License-Identifier: GPL-2.0-only",
+    ],
+)  # fmt: skip
+def test_a_file_that_says_less_is_not_under_its_repositorys_licence(head):
+    licences = Licences({"LICENSE"}, lambda _: PERMITS.encode())
+    assert is_permissive(licences.of("a.py", "# uses ggplot 2\nx = 1\n"))
+    assert not is_permissive(licences.of("a.py", f"{head}\nx = 1\n"))
+
+
+@pytest.mark.parametrize(
+    ("files", "kept"),
+    [
+        ({"LICENSE": PERMITS, "vendor/COPYING.LESSER": "GNU LESSER GENERAL PUBLIC LICENSE"}, False),
+        ({"LICENSE": PERMITS, "vendor/LICENSE.GPL.txt": "GNU GENERAL PUBLIC LICENSE"}, False),
+        ({"LICENSE": f"Apache License\nVersion 2.0\n{'x ' * 999}\nCommons Clause License Condition v1.0"}, False),
+        ({"LICENSE": f"Apache License\nVersion 2.0\n{'x ' * 999}"}, True),
+        ({"LICENSE.MIT": PERMITS, "LICENSE.APACHE": "Apache License\nVersion 2.0\n"}, True),
+        ({"LICENSE": PERMITS, "vendor/license.py": "x = 1"}, True),
+        ({"LICENSE": "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2\nwe are not distributing it under the GPL"}, True),
+    ],
+)
+def test_what_lies_beside_counts_whatever_its_name_ends_with(files, kept):
+    assert is_permissive(Licences(files, lambda path: files[path].encode()).of("vendor/a.py", "x = 1\n")) == kept

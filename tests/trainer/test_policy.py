@@ -376,7 +376,7 @@ def test_a_resumed_trainer_equals_one_that_never_stopped(tmp_path, optimizer):
 
 
 def test_a_gradient_that_is_not_finite_skips_the_step_and_then_stops_the_run(monkeypatch):
-    monkeypatch.setattr("etude.trainer.step.MAX_SKIPPED", 2)
+    monkeypatch.setattr("etude.trainer.clipping.MAX_SKIPPED", 2)
     trainer = policy()
     group = Group("g", TASK, (trajectory("a", Scored(1, {}), segment([1, 2], [0, 1], logprob=-1.0)),))
     batch = build_batch([group], [np.array([np.inf], np.float32)], Version(0))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from etude.errors import CheckpointError, ConfigError
+from etude.errors import CheckpointError, ConfigError, EtudeError
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.trainer import activations
@@ -154,6 +154,18 @@ def test_pretrain_logs_and_a_torn_checkpoint_is_named(tmp_path):
     state.write_bytes(state.read_bytes()[:500])
     with pytest.raises(CheckpointError, match=r"midtraining\.pt"):
         pretrain(config(), {"a": ShuffledSource(documents(), 0)}, tmp_path, resume=True)
+
+
+def test_steps_that_nothing_can_be_learnt_from_leave_the_model_as_it_was_and_then_end_it(tmp_path):
+    run = Midtraining(config(), {"a": ShuffledSource(documents(), 0)})
+    run.decoder.norm.weight.data[0] = torch.nan
+    before = [each.clone() for each in run.decoder.parameters()]
+    run.step(), run.step()
+    with pytest.raises(EtudeError, match="not finite 3 steps in a row"):
+        run.step()
+    now = [each.nan_to_num() for each in run.decoder.parameters()]
+    assert all(torch.equal(a.nan_to_num(), b) for a, b in zip(before, now, strict=True))
+    assert run.step_count == 2
 
 
 def test_a_resumed_log_holds_every_step_once(tmp_path):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -153,6 +154,17 @@ def test_no_session_is_begun_once_enough_is_spent(tmp_path, capsys):
     assert said["played"] == 1 and said["dropped"] == {"not_played": 2} and said["cost"]["money"] == 240
     assert pretrain(tmp_path / "b", "http://127.0.0.1:9/v1", "source.most_cost=1") == Exit.BAD_INPUT
     assert "give source.price too" in capsys.readouterr().err
+
+
+def test_an_endpoint_that_hides_what_it_costs_is_not_paid_without_end(tmp_path, capsys):
+    limited = (*PRICED, "source.most_cost=200", "concurrency=1")
+    with ScriptedServer(lambda body: replace(solving(body), usage=False)) as server:
+        assert pretrain(tmp_path / "a", server.url, *limited) == Exit.FAILED
+        assert len(server.requests) == 3, "one a session"
+    assert "does not say how many tokens it has used" in capsys.readouterr().err
+    with ScriptedServer(lambda body: replace(solving(body), completion_tokens=-1000)) as server:
+        assert pretrain(tmp_path / "b", server.url, *limited) == 0
+    assert told(capsys)["cost"]["money"] == 200 and len(server.requests) == 2
 
 
 def test_the_key_is_sent_and_written_nowhere(tmp_path, capsys, monkeypatch):

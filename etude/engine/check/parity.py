@@ -111,6 +111,9 @@ def compare(decoder: Decoder, engine: TorchEngine, peer: Any, asked: Asked, answ
     for ids, answer in zip(ours, answers, strict=True):
         both = ids + list(answer)
         own, other = logits_of(decoder, both), peer(torch.tensor([both])).logits[0]
+        for side, logits in (("Etude", own), ("transformers", other)):
+            if not logits.isfinite().all():  # no comparison with it is true, and none would be false
+                raise CheckpointError(f"logits by {side} are no numbers; take a copy of the weights that is whole")
         difference = max(difference, (own - other).abs().max().item())
         spread = max(spread, (other.max() - other.min()).item())
         gap = _first_gap(other[len(ids) - 1 : -1], answer)

@@ -201,9 +201,9 @@ def as_word(value: Any) -> str:
 
 
 def first_int(table: object, *keys: str) -> int:
-    """The first of these keys that holds a number; 0 if none does."""
+    """The first of these keys that holds a count; 0 if none does. A server's word is none that could lower a bill."""
     if isinstance(table, Mapping):
         for key in keys:
-            if isinstance(value := table.get(key), int):
-                return value
+            if isinstance(value := table.get(key), int) and value >= 0:
+                return int(value)
     return 0

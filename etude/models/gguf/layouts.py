@@ -114,11 +114,11 @@ class Layout:
 
     def _config_json(self) -> dict[str, Any]:
         file, mixture = self._file, _MIXTURE if self.architecture.experts else {}
-        if "token_embd.weight" not in file.shapes:
-            raise CheckpointError(f"{file.path}: there is no token_embd.weight, so this is no language model")
+        if len(file.shapes.get("token_embd.weight", ())) != 2:
+            raise CheckpointError(f"{file.path}: there is no matrix token_embd.weight, so this is no language model")
         self._refuse_unknown({*_COMMON.values(), *mixture.values(), *_OPTIONAL})
         said = {theirs: _number(self._say(key)) for theirs, key in {**_COMMON, **mixture}.items()}
-        head = self._say("attention.key_length", int, said["hidden_size"] // said["num_attention_heads"])
+        head = self._say("attention.key_length", int, said["hidden_size"] // (said["num_attention_heads"] or 1))
         for key in ("attention.value_length", "rope.dimension_count"):
             if (found := self._say(key, int, head)) != head:
                 raise CheckpointError(f"{file.path}: {self._prefix}{key} is {found} where heads have {head} channels")
@@ -162,7 +162,7 @@ class Layout:
     def _bands(self, head: int) -> dict[str, Any]:
         """Llama 3's scaling, of which the file holds what each channel is slowed down by."""
         stored = self._file.tensor(_BANDS).flatten()
-        said = {"rope_type": "llama3", "factor": float(stored.max()), **_LLAMA_3}
+        said = {"rope_type": "llama3", "factor": max(stored.tolist(), default=1.0), **_LLAMA_3}
         bands = BandsConfig(factor=said["factor"], original_context=8192, slow=1.0, fast=4.0)
         theta = self._say("rope.freq_base", (int, float), 10_000.0)
         own = band_factors(head, theta, bands)

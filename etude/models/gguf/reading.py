@@ -21,6 +21,25 @@ from etude.extras import install_command
 from etude.models import files
 
 AGAIN = "download it again"
+_PARTS = 1 << 23
+"""That a file is read in: several times as many as the largest vocabulary has."""
+
+
+def _bounded(reader: type[Any]) -> type[Any]:
+    """The library's reader, which would go on behind the end of a file, where it finds arrays of any length empty."""
+
+    class Bounded(reader):
+        parts = 0
+
+        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
+            self.parts += 1
+            if self.parts > _PARTS:
+                raise ValueError("it says more than any model has to say")
+            if int(offset) + np.dtype(dtype).itemsize * int(count) > len(self.data):
+                raise ValueError("it ends too early")
+            return super()._get(offset, dtype, count, override_order)
+
+    return Bounded
 
 
 class Gguf:
@@ -36,14 +55,12 @@ class Gguf:
         except ImportError:
             raise MissingDependency(f"gguf is not installed: {install_command('gguf')}") from None
         with self._readable("is no whole GGUF file"):
-            reader = GGUFReader(path)
+            reader = _bounded(GGUFReader)(path)
             self.metadata: Mapping[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
             self._tensors = {tensor.name: tensor for tensor in reader.tensors}
             self.shapes = {name: tuple(map(int, each.shape[::-1])) for name, each in self._tensors.items()}
-        if self.metadata.get("split.count", 1) > 1:
-            raise CheckpointError(
-                f"{path}: one of {self.metadata['split.count']} parts; join them first: llama-gguf-split --merge"
-            )
+        if (parts := self.say("split.count", int, 1)) > 1:
+            raise CheckpointError(f"{path}: one of {parts} parts; join them first: llama-gguf-split --merge")
 
     def say(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
         """What the file says under a key. Raises CheckpointError where that is of another kind."""

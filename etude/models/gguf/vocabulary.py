@@ -49,9 +49,9 @@ def tokenizer_of(file: Gguf) -> Tokenizer:
             "model as its maker published it"
         )
     kinds = file.say("tokenizer.ggml.token_type", list, [1] * len(tokens))
-    vocabulary = {token: at for at, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind != _UNUSED}
     kind = file.say("tokenizer.ggml.model", str, "")
     try:
+        vocabulary = {token: at for at, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind != _UNUSED}
         if kind == "gpt2":
             tokenizer = _byte_level(file, vocabulary)
         elif kind == "llama":
@@ -66,22 +66,28 @@ def tokenizer_of(file: Gguf) -> Tokenizer:
     except CheckpointError:
         raise
     except Exception as error:  # the library's bare ones: a merge of tokens that there are not
-        raise CheckpointError(f"{file.path}: its tokenizer makes no sense ({error}); {AGAIN}") from None
+        said = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{file.path}: its tokenizer makes no sense ({said}); {AGAIN}") from None
     return tokenizer
 
 
 def companions_of(file: Gguf, tokenizer: Tokenizer, context: int) -> dict[str, bytes]:
     """Chat template, special tokens and what ends a message, as files beside tokenizer.json."""
-    ids = {name: file.say(f"tokenizer.ggml.{theirs}_token_id", int) for name, theirs in _NAMED.items()}
-    named = {name: tokenizer.id_to_token(at) for name, at in ids.items() if at is not None and at >= 0}
+    known = range(len(file.say("tokenizer.ggml.tokens", list, [])))
+
+    def said(kind: str) -> int | None:
+        at = file.say(f"tokenizer.ggml.{kind}_token_id", int)
+        return at if at in known else None
+
+    ids = {name: said(theirs) for name, theirs in _NAMED.items()}
+    named = {name: tokenizer.id_to_token(at) for name, at in ids.items() if at is not None}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
         **{name: token for name, token in named.items() if token is not None},
     }
-    turn = file.say("tokenizer.ggml.eot_token_id", int)
-    ends = list(dict.fromkeys(at for at in (ids["eos_token"], turn) if at is not None))
+    ends = list(dict.fromkeys(at for at in (ids["eos_token"], said("eot")) if at is not None))
     generation: dict[str, Any] = {"eos_token_id": ends} if ends else {}
     for name, key in (("bos_token", "bos_token_id"), ("pad_token", "pad_token_id")):
         generation |= {} if ids[name] is None else {key: ids[name]}

@@ -80,6 +80,44 @@ def _written(module: Module) -> Iterator[Case]:
             case = _row(node)
             if case is not None:
                 yield case
+        elif isinstance(node, ast.For):
+            yield from _in_turn(module, node)
+
+
+def _in_turn(module: Module, loop: ast.For) -> Iterator[Case]:
+    """`for arguments, expected in CASES:` and a call with `*arguments`: of each row of that table."""
+    table = _value(module, loop.iter.id) if isinstance(loop.iter, ast.Name) else loop.iter
+    match loop.target:
+        case ast.Tuple(elts=[ast.Name(id=arguments), ast.Name()]) if isinstance(table, ast.List | ast.Tuple):
+            pass
+        case _:
+            return
+    passed = {
+        ast.unparse(node.func) for node in ast.walk(loop) if isinstance(node, ast.Call) and _passes(node, arguments)
+    }
+    for row in table.elts:
+        try:
+            given, expected = literal(row)
+            found = [Case(name.rpartition(".")[2], tuple(given), expected) for name in passed]
+        except (ValueError, TypeError):
+            continue
+        yield from found
+
+
+def _value(module: Module, name: str) -> ast.expr | None:
+    """What a module gives a name of its own."""
+    for node in module.tree.body:
+        if isinstance(node, ast.Assign) and [getattr(each, "id", "") for each in node.targets] == [name]:
+            return node.value
+    return None
+
+
+def _passes(call: ast.Call, name: str) -> bool:
+    match call.args:
+        case [ast.Starred(value=ast.Name(id=passed))]:
+            return passed == name
+        case _:
+            return False
 
 
 def _called(module: Module, call: ast.Call) -> Case | None:

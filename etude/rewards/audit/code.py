@@ -235,6 +235,14 @@ def literal(node: ast.AST | None) -> Any:
         raise ValueError("no literal") from None
 
 
+def is_literal(node: ast.AST) -> bool:
+    try:
+        literal(node)
+    except ValueError:
+        return False
+    return True
+
+
 def body_of(function: Function) -> list[ast.stmt]:
     """Its statements, the docstring left out."""
     if isinstance(function, ast.Lambda):

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from etude.config import parse_toml
 from etude.records import Task
 from etude.rewards.audit.actions import Actions, Script
-from etude.rewards.audit.code import Module, names, strings
+from etude.rewards.audit.code import Module, is_literal, names, strings
 from etude.rewards.audit.findings import Finding, quoted
 from etude.rewards.audit.product import is_test
 from etude.rewards.audit.state import Workspace
@@ -157,15 +157,28 @@ def _assertions(tree: ast.AST) -> list[str]:
     return sorted(found)
 
 
+def _grew(old: str, now: ast.stmt) -> bool:
+    """Whether a table has all its rows still, and behind them more, which are literals: who adds cases asks more."""
+    match ast.parse(old).body[0], now:
+        case ast.Assign(targets=was_named, value=ast.List(elts=was)), ast.Assign(
+            targets=named, value=ast.List(elts=rows)
+        ):
+            same = list(map(ast.unparse, was_named)) == list(map(ast.unparse, named))
+            kept = list(map(ast.unparse, rows[: len(was)])) == list(map(ast.unparse, was))
+            return same and kept and all(is_literal(each) for each in rows[len(was) :])
+        case _:
+            return False
+
+
 def _loose(path: str, was: Module, now: Module) -> Iterator[Finding]:
     """Statements outside functions: all that were there must still be there, in order, and nothing new but tests,
-    imports of the project, and prints."""
+    imports of the project, prints, and further rows of a table."""
     old = [ast.unparse(each) for each in was.tree.body if not _named(each) and not _is_docstring(each, was)]
     new = [each for each in now.tree.body if not _named(each) and not _is_docstring(each, now)]
     left = iter(old)
     wanted = next(left, None)
     for statement in new:
-        if ast.unparse(statement) == wanted:
+        if wanted is not None and (ast.unparse(statement) == wanted or _grew(wanted, statement)):
             wanted = next(left, None)
         elif not isinstance(statement, ast.Import | ast.ImportFrom) and not _prints(statement):
             where = f"{path}:{statement.lineno}"

@@ -21,6 +21,7 @@ import tomllib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from etude.config import parse_toml
 from etude.durable import SICK
@@ -38,6 +39,7 @@ _FILES = re.compile(r"(^|/)(requirements[\w.-]*|[\w-]*requirements)\.(txt|in)$|^
 _OPTIONAL = ("test", "tests", "testing", "dev")
 _RECORD = "etude.json"
 _INSTALL = "pip install --no-cache-dir --target "
+_BY_NAME = re.compile(r"[A-Za-z0-9][^/\\@:]*")
 _PIN = re.compile(r"[A-Za-z0-9][\w.-]*==[A-Za-z0-9][\w.!+-]*")
 
 
@@ -92,23 +94,39 @@ class Unavailable(Exception):
 
 
 def requirements_of(files: Mapping[str, bytes]) -> Requirements:
-    """From pyproject.toml and requirements files; what a repository computes in setup.py is not known."""
-    needed, wanted = [], []
+    """From pyproject.toml and requirements files: packages by name alone. An address or a path is left out, as pip
+    would build what lies there, on this machine and by its own code, and so is any option. What a repository computes
+    in setup.py is not known."""
     try:
         project = parse_toml(files.get("pyproject.toml", b"").decode("utf-8", "replace"))
     except tomllib.TOMLDecodeError:
         project = {}
-    table = project.get("project", {})
-    needed += [line for line in table.get("dependencies", []) if isinstance(line, str)]
-    for extras in (table.get("optional-dependencies", {}), project.get("dependency-groups", {})):
+    table = _table(project, "project")
+    needed, wanted = _lines(table, "dependencies"), []
+    for extras in (_table(table, "optional-dependencies"), _table(project, "dependency-groups")):
         for name in _OPTIONAL:
-            wanted += [line for line in extras.get(name, []) if isinstance(line, str)]
+            wanted += _lines(extras, name)
     for path in sorted(files):
         if _FILES.search(path) and not path.startswith("docs"):
-            lines = [line.split(" #")[0].strip() for line in files[path].decode("utf-8", "replace").splitlines()]
-            plain = [line for line in lines if re.match(r"[A-Za-z0-9]", line) and "://" not in line]
-            (needed if path == "requirements.txt" else wanted).extend(line.rstrip("\\ ") for line in plain)
-    return Requirements(tuple(sorted(set(needed))), tuple(sorted(set(wanted))))
+            lines = files[path].decode("utf-8", "replace").splitlines()
+            (needed if path == "requirements.txt" else wanted).extend(line.split(" #")[0] for line in lines)
+    return Requirements(*(tuple(sorted(set(filter(None, map(_by_name, lines))))) for lines in (needed, wanted)))
+
+
+def _by_name(line: str) -> str:
+    """A requirement without what pip takes for options; empty where it is not one by name."""
+    plain = line.split(" --")[0].strip().rstrip("\\ ")
+    return plain if _BY_NAME.fullmatch(plain) else ""
+
+
+def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = table.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _lines(table: Mapping[str, Any], name: str) -> list[str]:
+    found = table.get(name)
+    return [line for line in found if isinstance(line, str)] if isinstance(found, list) else []
 
 
 def default_root() -> Path:
@@ -200,7 +218,7 @@ async def _pip(place: Path, action: str, *words: str) -> str:
     try:
         process = await start_process(
             *command, env=variables, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE, cwd=tempfile.gettempdir(),
+            stderr=asyncio.subprocess.PIPE, cwd=place.parent,
         )  # fmt: skip
     except OSError as error:
         raise ConfigError(f"pip cannot be started: {error}") from None

@@ -6,18 +6,21 @@ that the repository names is run. The repository is never written to.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from etude.errors import ConfigError
 from etude.host.git import GitContext
 from etude.host.repository import PrivateGitDir, find
-from etude.tasks.git import run_git
+from etude.tasks.git import run_git, size_of
 
 _FIELDS = "%H%x00%P%x00%ct%x00%B%x00"
 _HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_LATEST = 253_402_300_799
+"""The last second that has a date here; git takes later ones."""
 _AT_ONCE = 100
 """Commits whose patches one git prints."""
 
@@ -54,7 +57,8 @@ class Edited:
 
 @dataclass(frozen=True)
 class Tree:
-    """The plain files of a commit. `left_out`: symbolic links and submodules, which a task cannot hold."""
+    """The plain files of a commit. `left_out`: what a task cannot hold, such as links, submodules, and names that lead
+    out of the tree, as `..` does: git takes them from a stranger unasked."""
 
     files: dict[str, bytes]
     executable: tuple[str, ...]
@@ -87,7 +91,9 @@ class History:
         ).decode("utf-8", "replace")  # fmt: skip
         parts = told.split("\0")
         records = zip(parts[0::4], parts[1::4], parts[2::4], parts[3::4], strict=False)
-        return [Commit(name.strip(), parent, int(when), message) for name, parent, when, message in records]
+        return [
+            Commit(name.strip(), parent, min(int(when), _LATEST), message) for name, parent, when, message in records
+        ]
 
     def changes(self, commit: Commit) -> list[Change]:
         """Every file that differs from the commit's parent, by path."""
@@ -134,15 +140,18 @@ class History:
             about, _, name = line.partition(b"\t")
             mode, _, object_id, length = about.decode().split()
             path = name.decode("utf-8", "surrogateescape")
-            if mode not in ("100644", "100755") or not _is_utf8(path):
+            if mode not in ("100644", "100755") or not _is_utf8(path) or not is_inside(path):
                 left_out.append(path.encode("utf-8", "replace").decode())
                 continue
             files[path] = object_id
-            size += int(length)
+            size += size_of(length, self.path)
             if mode == "100755":
                 executable.append(path)
         if size > most_bytes:
             return None
+        for path in [path for path in files if any(str(above) in files for above in PurePosixPath(path).parents)]:
+            left_out.append(path)  # git may hold a file and a directory of one name
+            del files[path]
         return Tree(self._read(files), tuple(executable), tuple(left_out))
 
     def _read(self, files: dict[str, str]) -> dict[str, bytes]:
@@ -158,6 +167,12 @@ class History:
 
     def _git(self, *words: str, stdin: bytes = b"") -> bytes:
         return run_git(*words, at=GitContext(self._aside.git_dir, workspace=self._aside.found.top), given=stdin)
+
+
+def is_inside(path: str) -> bool:
+    """Whether a path of a stranger's is that of a file below the directory it is put in, however it is written."""
+    parts = path.split("/")
+    return "\0" not in path and not {"", ".", ".."} & set(parts) and max(map(len, map(os.fsencode, parts))) < 256
 
 
 def _is_utf8(path: str) -> bool:

@@ -20,7 +20,7 @@ from etude.errors import ConfigError
 from etude.host import beneath
 from etude.host.git import GitContext
 from etude.host.repository import GitRepository, PrivateGitDir, find
-from etude.tasks.git import run_git
+from etude.tasks.git import run_git, size_of
 from etude.trainer.corpus.config import CorpusConfig, HeldOutConfig
 
 Split = Literal["held_out", "train"]
@@ -81,7 +81,7 @@ class Repository:
             about, _, name = line.partition(b"\t")
             mode, _, object_id, length = about.decode().split()
             if mode in ("100644", "100755"):
-                files.append(File(os.fsdecode(name), int(length), object_id))
+                files.append(File(os.fsdecode(name), size_of(length, self.root), object_id))
         return sorted(files, key=lambda file: file.path)
 
 

@@ -12,7 +12,7 @@ import json
 import posixpath
 import re
 import tomllib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 PERMISSIVE = frozenset(each.lower() for each in (
@@ -50,14 +50,26 @@ _PHRASES = (
     ("Apache-2.0", r"licensed under the apache license,? version 2\.0"),
     ("MPL-2.0", r"subject to the terms of the mozilla public license"),
     ("GPL-3.0-only", r"gnu (?:lesser |affero |library )?general public license"),
-    ("CC-BY-NC-4.0", r"creative commons attribution-noncommercial"),
+    ("CC-BY-NC-4.0", r"creative commons attribution-noncommercial|\bcc[- ]by[- ]nc\b"),
+    ("CC-BY-SA-4.0", r"creative commons attribution-share ?alike|\bcc[- ]by[- ]sa\b"),
     ("PolyForm", r"polyform (?:noncommercial|small business|shield|strict)"),
     ("SSPL-1.0", r"server side public license"), ("Commons-Clause", r"commons clause"),
     ("proprietary", r"all rights reserved\.? (?:unauthori[sz]ed|confidential)|proprietary and confidential"),
 )  # fmt: skip
+_OF_HEADERS = (
+    ("GPL-3.0-only", r"\b[al]?gpl[- ]?v?\.? ?[23](?:\.\d)?\b"),
+    ("GPL-3.0-only", r"\b(?:under|licen[sc]e:?) (?:the )?(?:gnu )?[al]?gpl\b"),
+)
+"""How a file says it in passing. A whole licence's text speaks of others: Python's says that it is not the GPL."""
 _BSD_3 = re.compile(r"neither the names? of|may not be used to endorse")
 _SPDX = re.compile(r"SPDX-License-Identifier:[ \t]*([\w.+() \-/]+)")
-_FILE = re.compile(r"(?:LICEN[SC]E|COPYING|UNLICENSE)(?P<of>-[\w.+-]+?)?(?:\.(?:md|txt|rst))?", re.IGNORECASE)
+_FILE = re.compile(
+    r"(?:LICEN[SC]E|COPYING|UNLICENSE)"
+    r"(?P<of>-[\w.+-]+?|\.(?:[al]?gpl|lesser|lib|mit|bsd|apache|mpl|isc)[\w.+-]*?)?(?:\.(?:md|txt|rst))?",
+    re.IGNORECASE,
+)
+_RESTRICT = {"Commons-Clause", "PolyForm", "SSPL-1.0", "CC-BY-NC-4.0"}
+"""What is added to another licence, and takes back what that gives."""
 _TOKEN = re.compile(r"\(|\)|[\w.+:-]+|/")
 _HEAD, _TITLE = 2000, 400
 Read = Callable[[str], bytes | None]
@@ -108,9 +120,10 @@ class Licences:
 def licence_of_header(text: str) -> str | None:
     """What a file says of itself at its beginning; None where it says nothing."""
     head = text[:_HEAD]
-    if found := _SPDX.search(head):
-        return normalised(found[1].replace("*/", "").replace("-->", ""))
-    told = _phrases(head)
+    if said := _SPDX.findall(head):  # of several lines each holds
+        each = [normalised(found.replace("*/", "").replace("-->", "")) for found in said]
+        return each[0] if len(each) == 1 else " AND ".join(f"({one})" for one in each)
+    told = _phrases(head, (*_PHRASES, *_OF_HEADERS))
     return " AND ".join(told) or None
 
 
@@ -121,13 +134,13 @@ def licence_of_text(text: str) -> str:
         return normalised(found[1])
     for name, title in _TITLES:
         if re.search(title, flat[:_TITLE]):
-            return name
+            return " AND ".join([name, *(each for each in _phrases(text) if each in _RESTRICT)])
     return " AND ".join(_phrases(text)) or UNKNOWN
 
 
-def _phrases(text: str) -> list[str]:
+def _phrases(text: str, phrases: Sequence[tuple[str, str]] = _PHRASES) -> list[str]:
     flat = _flat(text)
-    found = dict.fromkeys(name for name, phrase in _PHRASES if re.search(phrase, flat))
+    found = dict.fromkeys(name for name, phrase in phrases if re.search(phrase, flat))
     of_bsd = "BSD-3-Clause" if _BSD_3.search(flat) else "BSD-2-Clause"
     return [of_bsd if name == "BSD" else name for name in found]
 
