@@ -12,9 +12,7 @@ from etude.plain import say
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", type=Path, nargs="?", default=Path("recipes/base.toml"))
-    parser.add_argument(
-        "--out", type=Path, default=Path("runs/base"), help="work directory; the model goes to OUT/model"
-    )
+    parser.add_argument("--out", type=Path, help="work directory, runs/RECIPE by default; the model goes to OUT/model")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the recipe"
     )
@@ -29,17 +27,17 @@ def run(options: argparse.Namespace) -> int:
     from etude.trainer.embedder.making import make_embedder
     from etude.trainer.warm_start import WarmStartConfig, make_warm_start
 
-    kind = _kind(options.recipe)
+    kind, out = _kind(options.recipe), options.out or Path("runs", options.recipe.stem)
     made: Mapping[str, object]
     if kind == "continued":
-        made = make_continued(load_recipe(options.recipe, ContinuedConfig, options.set), options.out)
+        made = make_continued(load_recipe(options.recipe, ContinuedConfig, options.set), out)
     elif kind == "warm_start":
         start = load_recipe(options.recipe, WarmStartConfig, options.set)
-        made = make_warm_start(start, options.out)
+        made = make_warm_start(start, out)
     elif kind == "embedder":
-        made = make_embedder(load_recipe(options.recipe, EmbedderConfig, options.set), options.out)
+        made = make_embedder(load_recipe(options.recipe, EmbedderConfig, options.set), out)
     else:
-        made = make_base_model(load_recipe(options.recipe, BaseConfig, options.set), options.out)
+        made = make_base_model(load_recipe(options.recipe, BaseConfig, options.set), out)
     say(json.dumps(made, default=float))
     return 0
 
