@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from etude.errors import CheckpointError, ConfigError
+from etude.errors import CheckpointError, ConfigError, InvalidRequest
 from etude.models import files
 from etude.models.chat import OURS, open_chat
 from etude.models.checkpoint import family_of, opened, shapes_of, write_config
@@ -138,9 +138,11 @@ def _written(model: _Origin, out: Path, shard_bytes: int) -> Written:
             save_tokenizer(model.tokenizer, partial)
             model.add_companions(partial)
             remarks = _complete(partial, model)
+            templated = read_template(partial) is not None
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{out}: the model cannot be written ({error}); make room there") from None
-        templated = read_template(partial) is not None
+        except (CheckpointError, InvalidRequest) as error:  # of a file that was copied, and will be gone
+            raise type(error)(str(error).replace(f"{partial}/", "")) from None
         partial.rename(out)
     return Written(
         directory=str(out),
