@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origi
 
 from pydantic.fields import FieldInfo
 
+from etude import syntax
 from etude.config import Config, load_recipe
 from etude.errors import ConfigError
 
@@ -363,7 +364,7 @@ def _attribute(config: type, name: str) -> str:
 @cache
 def _docstrings(module: str) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
-    for node in ast.walk(ast.parse(inspect.getsource(importlib.import_module(module)))):
+    for node in ast.walk(syntax.parse(inspect.getsource(importlib.import_module(module)))):
         if not isinstance(node, ast.ClassDef):
             continue
         for key, said in zip(node.body, node.body[1:], strict=False):

@@ -19,7 +19,7 @@ import house
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "etude"
 LEVELS = [
-    {"durable", "errors", "extras", "plain", "retired"},
+    {"durable", "errors", "extras", "plain", "retired", "syntax"},
     {"config"},
     {"records", "deadlines", "explain", "host", "made_by", "plugins", "serving"},
     {"search"},

@@ -13,9 +13,7 @@ from etude.plain import say
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", type=Path, nargs="?", default=Path("recipes/base.toml"))
-    parser.add_argument(
-        "--out", type=Path, default=Path("runs/base"), help="work directory; the model goes to OUT/model"
-    )
+    parser.add_argument("--out", type=Path, help="work directory, runs/RECIPE by default; the model goes to OUT/model")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the recipe"
     )
@@ -37,9 +35,10 @@ def run(options: argparse.Namespace) -> int:
         "embedder": (EmbedderConfig, make_embedder),
     }
     schema, make = kinds.get(_kind(options.recipe), (BaseConfig, make_base_model))
+    out = options.out or Path("runs", options.recipe.stem)
     config = load_recipe(options.recipe, schema, options.set)
-    with alone(options.out):
-        made = make(config, options.out)
+    with alone(out):
+        made = make(config, out)
     say(json.dumps(made, default=float))
     return 0
 

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     adopt.add_argument("--images", type=Path, help="where images are kept (default: below XDG_DATA_HOME)")
     swe = actions.add_parser("import", help="make tasks of instances of SWE-bench and its kin, a JSONL file of them")
     swe.add_argument("instances", type=Path, metavar="FILE")
-    swe.add_argument("--clone", action="append", required=True, metavar="REPO=DIR", help="REPO as the file has it")
+    swe.add_argument("--clone", action="append", default=[], metavar="REPO=DIR", help="REPO as the file has it")
     swe.add_argument("--only", action="append", metavar="ID", help="an instance; none: all")
     swe.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
     swe.add_argument("--config", type=Path, help="a TOML file of the run's config")
@@ -256,7 +256,11 @@ async def _validate(options: argparse.Namespace) -> int:
     await install_missing(tasks.values(), root=root)
     backend = _open(root, options.limits)
     try:
-        found = {path: await validate(task, backend) for path, task in tasks.items()}
+        found = {}
+        for path, task in tasks.items():
+            _tell(len(found), len(tasks), "tasks", path)
+            found[path] = await validate(task, backend)
+        _tell(len(found), len(tasks), "tasks")
     finally:
         await backend.close()
     unseen = {path: task.provenance["unseen"] for path, task in tasks.items() if "unseen" in task.provenance}
@@ -341,9 +345,9 @@ async def _import(options: argparse.Namespace) -> int:
     environments = Environments(options.environments or default_root())
     backend, found, not_taken = _open(environments.root, options.limits), {}, {}
     try:
-        for instance in read_instances(options.instances):
-            if options.only and instance.id not in options.only:
-                continue
+        wanted = [each for each in read_instances(options.instances) if not options.only or each.id in options.only]
+        for instance in wanted:
+            _tell(len(found), len(wanted), "instances", instance.id)
             try:
                 if instance.repository not in clones:
                     raise ConfigError(f"{instance.id}: give --clone {instance.repository}=DIR, a whole clone of it")
@@ -352,6 +356,7 @@ async def _import(options: argparse.Namespace) -> int:
                 found[instance.id], not_taken[instance.id] = (), instance.not_taken
             except ConfigError as error:
                 found[instance.id] = (str(error),)
+        _tell(len(wanted), len(wanted), "instances")
     finally:
         await backend.close()
     return _said(found, options.json, not_taken=not_taken)
@@ -404,8 +409,7 @@ async def _generate(options: argparse.Namespace) -> int:
 
 
 def _progress(what: str = "commits") -> Callable[[int, int, Decision | None], None]:
-    """A line for each decision; on a terminal one that is written over."""
-    tty = sys.stderr.isatty()
+    """A line for each decision."""
 
     def tell(done: int, of: int, decision: Decision | None) -> None:
         said = (
@@ -413,15 +417,16 @@ def _progress(what: str = "commits") -> Callable[[int, int, Decision | None], No
             if decision is None
             else f"{decision.commit[: 48 if what == 'tasks' else 12]} {decision.reason or f'kept as {decision.task}'}"
         )
-        line = f"{done}/{of} {what} {said}"
-        print(
-            f"\r\x1b[2K{plain_line(line)[:100]}" if tty else plain_line(line),
-            end="" if tty and done < of else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
+        _tell(done, of, what, said)
 
     return tell
+
+
+def _tell(done: int, of: int, what: str, said: str = "") -> None:
+    """How far it is, on a line that is written over where there is a terminal."""
+    tty, line = sys.stderr.isatty(), plain_line(f"{done}/{of} {what} {said}")
+    shown, end = (f"\r\x1b[2K{line[:100]}", "" if done < of else "\n") if tty else (line, "\n")
+    print(shown, end=end, file=sys.stderr, flush=True)
 
 
 _ACTIONS = {"mine": _mine, "validate": _validate, "unpack": _unpack, "adopt": _adopt, "import": _import}

@@ -10,12 +10,12 @@ kind, is passed on as it stands.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from etude import syntax
 from etude.harness.schema import (
     Argument,
     Kind,
@@ -155,7 +155,7 @@ def _literal(text: str) -> Any:
     if len(text) > _LITERAL_MAX or not text.startswith(("{", "[")):
         return None
     try:
-        value = ast.literal_eval(text)
+        value = syntax.literal(text)
         json.dumps(value)  # a set, bytes or a complex number is a literal too
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None

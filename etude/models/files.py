@@ -35,13 +35,16 @@ def fault_of(directory: Path) -> str | None:
         found = sorted(directory.glob("*.gguf"))
     elif os.path.lexists(directory):
         found = [directory]
-    elif _HUB_NAME.fullmatch(str(directory)):
+    elif _HUB_NAME.fullmatch(str(directory)) and not os.path.isdir(directory.parent):
         return (
             f"there is no directory {directory}; if that is a name on Hugging Face, download it first (hf download "
             f"{directory} --local-dir {directory.name}), and give that directory"
         )
     else:
-        return f"there is no directory {directory}; give one that holds config.json and model.safetensors"
+        return (
+            f"there is no directory {directory}; give one that holds config.json and model.safetensors: "
+            f"`etude models import FROM {directory}` makes it of a download (docs/models.md#bring-a-model)"
+        )
     if found and found[0].suffix == ".gguf":
         return (
             f"{found[0]}: this file holds weights as llama.cpp quantises them; make a checkpoint of it first: "

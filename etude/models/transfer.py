@@ -144,6 +144,8 @@ def _written(model: _Origin, out: Path, shard_bytes: int) -> Written:
             templated = _is_templated(partial)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{out}: the model cannot be written ({error}); make room there") from None
+        except (CheckpointError, InvalidRequest) as error:  # of a file that was copied, and will be gone
+            raise type(error)(str(error).replace(f"{partial}/", "")) from None
         _require_free(out)  # another command may have been faster
         partial.rename(out)
     return Written(

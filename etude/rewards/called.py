@@ -19,6 +19,7 @@ from typing import Any
 
 import structlog
 
+from etude import syntax
 from etude.environments.base import Backend, SandboxSpec
 from etude.records import Task
 from etude.rewards.pure import Found
@@ -51,7 +52,7 @@ def hash_of(*parts: object) -> bytes:
 
 def mark_of(found: Found) -> Print:
     """By which a copy is known, wherever it is."""
-    body = ast.parse(found.files[found.path]).body
+    body = syntax.parse(found.files[found.path]).body
     return next(print_of(item)[0] for item in body if isinstance(item, Function) and item.name == found.name)
 
 
@@ -89,7 +90,7 @@ async def explored(group: Sequence[Found], backend: Backend) -> list[Explored]:
         said = (await sandbox.read_file("/logs/explored", 64 << 20)).decode()
     finally:
         await sandbox.destroy()
-    return [ast.literal_eval(line) for line in said.splitlines()]
+    return [syntax.literal(line) for line in said.splitlines()]
 
 
 def _request(found: Found) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def _dealt(calls: list[Call], flags: str, places: list[int]) -> tuple[list[int],
 def _usual(calls: list[Call], places: list[int]) -> list[int]:
     """The calls whose arguments are all of the type that is most often there, or None: a function that takes anything
     with a length is mostly meant for one kind of thing."""
-    given = {place: [type(each).__name__ for each in ast.literal_eval(calls[place][0])] for place in places}
+    given = {place: [type(each).__name__ for each in syntax.literal(calls[place][0])] for place in places}
     longest = max(map(len, given.values()))
     at = [Counter(types[n] for types in given.values() if n < len(types) and types[n] != "NoneType")
           for n in range(longest)]  # fmt: skip
@@ -168,7 +169,7 @@ def _exact(found: Found, value: str) -> bool:
     text = found.files[found.path]
     rounded = "math" in text or "**" in text or "pow(" in text or "%" in value
     return not (rounded and any(isinstance(each, ast.Constant) and isinstance(each.value, float)
-                                for each in ast.walk(ast.parse(value))))  # fmt: skip
+                                for each in ast.walk(syntax.parse(value))))  # fmt: skip
 
 
 async def sound(tasks: Sequence[Task], backend: Backend) -> set[str]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from etude import syntax
 from etude.rewards.callcard import licence_texts
 from etude.tasks.kept_out import STDLIB
 from etude.tasks.slices import NotSliceable, SourceModule, SourcePackage, slice_of
@@ -215,7 +216,7 @@ def _sliced(source: Source, package: SourcePackage, module: SourceModule, node: 
 def _harmless(files: Mapping[str, str], home: str) -> bool:
     for text in files.values():
         try:
-            tree = ast.parse(text)
+            tree = syntax.parse(text)
         except (SyntaxError, ValueError):
             return False
         for node in ast.walk(tree):
@@ -238,7 +239,7 @@ def _harmless(files: Mapping[str, str], home: str) -> bool:
 def _told(node: ast.FunctionDef, files: Mapping[str, str]) -> dict[str, Any]:
     given = [*node.args.posonlyargs, *node.args.args]
     defaults = [None] * (len(given) - len(node.args.defaults)) + list(node.args.defaults)
-    constants = [each.value for text in files.values() for each in ast.walk(ast.parse(text))
+    constants = [each.value for text in files.values() for each in ast.walk(syntax.parse(text))
                  if isinstance(each, ast.Constant)]  # fmt: skip
     words = {word for word in constants if isinstance(word, str) and 0 < len(word) <= 16 and "\n" not in word}
     numbers = {number for number in constants if type(number) is int and abs(number) < 5000}
@@ -278,7 +279,7 @@ def _examples(node: ast.FunctionDef, names: list[str]) -> Iterator[list[Any]]:
     """Positional arguments of the calls that the documentation shows, where they are literals."""
     for line in re.findall(r">>>\s*(.+)", ast.get_docstring(node) or ""):
         try:
-            tree = ast.parse(line.strip())
+            tree = syntax.parse(line.strip())
         except (SyntaxError, ValueError):
             continue
         for call in ast.walk(tree):

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import structlog
 
+from etude import syntax
 from etude.environments.backends import open_backend
 from etude.environments.base import Backend
 from etude.errors import EtudeError, MissingDependency
@@ -213,7 +214,7 @@ async def sound_records(subject: Subject, backend: Backend) -> list[RealRecord]:
             log.info("given up", function=subject.function, why=validation.problems)
             return []  # its slice is not whole, so no bug in it can be judged
         if validation.sound:
-            wrong = ast.literal_eval(validation.before.detail.rpartition("wrong: ")[2].strip())
+            wrong = syntax.literal(validation.before.detail.rpartition("wrong: ")[2].strip())
             unseen = await _unseen(record, backend)
             kept.append(record.model_copy(update={"fail_to_pass": tuple(wrong), "unseen": unseen}))
     return kept

@@ -14,6 +14,7 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
+from etude import syntax
 from etude.environments.base import Backend, SandboxSpec
 from etude.errors import SandboxError
 from etude.records import InfraFailed, Task, Verifier
@@ -81,7 +82,7 @@ async def _drawn(
         done = await sandbox.exec("mkdir -p /logs; exec python3 -I -S -B /tests/record.py", timeout_s=timeout_s)
         if done.exit_code != 0:
             return []
-        return ast.literal_eval((await sandbox.read_file("/logs/drawn", 1 << 20)).decode())
+        return syntax.literal((await sandbox.read_file("/logs/drawn", 1 << 20)).decode())
     except (OSError, ValueError, SyntaxError):  # the tests' own doing, or theirs whom they test
         return []
     finally:
@@ -90,7 +91,7 @@ async def _drawn(
 
 def _functions(text: bytes) -> dict[str, ast.FunctionDef]:
     try:
-        body = ast.parse(text).body
+        body = syntax.parse(text).body
     except (SyntaxError, ValueError, RecursionError):
         return {}
     return {node.name: node for node in body if isinstance(node, ast.FunctionDef)}

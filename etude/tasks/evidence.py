@@ -7,11 +7,12 @@ nothing of the solution. Runs generated functions only, in this process.
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Callable
 from typing import Any
+
+from etude import syntax
 
 _FAILED = re.compile(r"^FAIL \w+\((.*)\) = (.*?)(?:, too (low|high))?$", re.MULTILINE)
 
@@ -40,7 +41,7 @@ class Evidence:
 
     def _refutes(self, arguments: str, function: Callable[..., Any]) -> bool:
         try:
-            value = function(*ast.literal_eval(f"[{arguments}]"))
+            value = function(*syntax.literal(f"[{arguments}]"))
         except (TypeError, IndexError):
             return True
         if repr(value) in self._wrong[arguments]:

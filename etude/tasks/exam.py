@@ -8,11 +8,11 @@ change may touch.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
+from etude import syntax
 from etude.records import Task
 from etude.tasks.generated import Split
 from etude.tasks.ladder import RUNGS, ladder_task
@@ -42,7 +42,7 @@ def seal_of(tasks: Iterable[Task]) -> str:
     """
     whole = hashlib.sha256()
     for task in tasks:
-        secret = ast.literal_eval(task.verifier.files["/tests/secret"].decode())
+        secret = syntax.literal(task.verifier.files["/tests/secret"].decode())
         asked = {key: value for key, value in secret.items() if key != "program"}
         told = (task.id, task.instruction, sorted(task.files.items()), asked, task.verifier.timeout_s, task.limits)
         whole.update(hashlib.sha256(repr(told).encode()).digest())

@@ -2,7 +2,7 @@
 
 Owns `Foreign` and `read_foreign`, which reads such a directory and runs nothing; `rewards.mining.adopt` builds and
 runs, and makes a Task of it. What Etude has no place for is refused with its path, as `harbor.read_task` does. Source:
-the Harbor task format, schema_version 1.4.
+the Harbor task format, schema_version 1.4, and 1.0 to 1.3, which say less.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from etude.config import parse
 from etude.errors import ConfigError
 from etude.records import Limits, Task, Verifier
 from etude.tasks.harbor import (
+    SCHEMA,
     TEST_COMMAND,
     TEST_COMMANDS,
     HarborTask,
@@ -29,6 +31,7 @@ from etude.tasks.harbor import (
 
 LIMITS = Limits(max_turns=60, max_context_tokens=32_768, max_sampled_tokens=32_768)
 """Harbor's tasks limit the time alone."""
+_EARLIER = ("1.0", "1.1", "1.2", "1.3")
 _KNOWN = {"task.toml", "instruction.md", "environment", "tests", "solution", "README.md", ".gitignore"}
 
 
@@ -48,6 +51,7 @@ def read_foreign(directory: Path) -> Foreign:
     refuse_links(directory)
     path = directory / "task.toml"
     raw = read_toml(path)
+    _call_version_by_its_name(raw)
     raw.setdefault("task", {"name": f"harbor/{_plain(directory.resolve().name)}"})
     written = parse(raw, HarborTask, str(path))
     if extra := sorted(set(os.listdir(directory)) - _KNOWN):
@@ -81,6 +85,13 @@ def read_foreign(directory: Path) -> Foreign:
         provenance={"family": "harbor", **written.metadata, **({"harbor": rest} if rest else {})},
     )
     return Foreign(task, environment if has_dockerfile else None, solution)
+
+
+def _call_version_by_its_name(raw: dict[str, Any]) -> None:
+    """As Harbor does: its first tasks say `version`. What 1.0 to 1.3 can say, 1.4 says in the same words."""
+    said = raw.pop("version", None)
+    if raw.setdefault("schema_version", said) in _EARLIER:
+        raw["schema_version"] = SCHEMA
 
 
 def _command(script: bytes) -> str:

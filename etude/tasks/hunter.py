@@ -18,6 +18,7 @@ import random
 import re
 from collections.abc import Generator
 
+from etude import syntax
 from etude.tasks.holdout import is_held_out
 from etude.tasks.mutate import mends_of
 from etude.tasks.scripted import (
@@ -159,7 +160,7 @@ def _whole(lines: list[str], function: str) -> str | None:
     for count in range(len(lines), 0, -1):
         text = "\n".join(lines[:count])
         try:
-            body = ast.parse(text).body
+            body = syntax.parse(text).body
         except (SyntaxError, ValueError):
             continue
         match body:

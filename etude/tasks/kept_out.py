@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import PurePath
 
+from etude import syntax
 from etude.tasks.realcalls import CallRecord, call_records
 from etude.tasks.realcode import RealRecord, real_records
 
@@ -49,7 +50,7 @@ class KeptOut:
         """Whether the source of a definition is, or holds, a function of a task's source."""
         if self.names.isdisjoint(_DEFINED.findall(definition)):  # as nearly all are, and parsing costs
             return False
-        named = [node for node in ast.walk(ast.parse(definition)) if isinstance(node, Function)]
+        named = [node for node in ast.walk(syntax.parse(definition)) if isinstance(node, Function)]
         return any(print_of(node)[0] in self.prints for node in named)
 
     @cached_property
@@ -82,7 +83,7 @@ def print_of(function: Function) -> tuple[Print, int]:
 
 
 def _telling(text: str, function: str) -> Iterator[Print]:
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(syntax.parse(text)):
         if isinstance(node, Function):
             found, length = print_of(node)
             if length >= LEAST_CHARS or node.name == function:

@@ -25,6 +25,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from etude import syntax
+
 FEW_LINES = 3
 """So many of the answer's lines make a copy of it; fewer do where the answer has no more."""
 LEAST_CHARS = 12
@@ -170,7 +172,7 @@ def _names(files: Mapping[str, bytes]) -> set[str]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of escapes in strings that are not ours
-                tree = ast.parse(data)
+                tree = syntax.parse(data)
         except (SyntaxError, ValueError, RecursionError):
             continue
         for node in ast.walk(tree):

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+from etude import syntax
+
 _OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
     ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.FloorDiv: ("//", "*"), ast.Mod: ("%", "//"),
     ast.Div: ("/", "*"),
@@ -72,7 +74,7 @@ def mends_of(text: str, function: str) -> list[Mutation]:
 def _distinct_ones(
     text: str, function: str, edits: Callable[[ast.FunctionDef, list[str]], Iterator[Edit]]
 ) -> list[Mutation]:
-    node = _find(ast.parse(text), function)
+    node = _find(syntax.parse(text), function)
     lines = text.split("\n")
     found: dict[tuple[int, str], Mutation] = {}
     for bug, start, end, replacement in edits(node, lines):
@@ -213,7 +215,7 @@ def _distinct(lines: list[str], mutation: Mutation) -> bool:
 
 def _parses(text: str) -> bool:
     try:
-        ast.parse(text)
+        syntax.parse(text)
     except SyntaxError:
         return False
     return True

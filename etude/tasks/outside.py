@@ -25,6 +25,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from etude import syntax
+
 _EQUAL = {
     "assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual",
     "assertMultiLineEqual",
@@ -64,7 +66,7 @@ def split_expectations(source: bytes, first: int = 0) -> SplitTest:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(source)
+            tree = syntax.parse(source)
         source.decode()
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return SplitTest(source, {}, first, {}, {})

@@ -8,7 +8,6 @@ packages it has; data/realcalls.md says whose source it is and under which licen
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import lzma
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
+from etude import syntax
 from etude.config import Config
 from etude.errors import ConfigError
 from etude.records import Limits, Task
@@ -102,7 +102,7 @@ def task_of(record: CallRecord) -> Task:
     rows = "\n".join(f"    ({arguments}, {value})," for arguments, value in record.shown)
     check = _CHECK.format(module=record.module, function=record.function, cases=rows)
     cases = (*record.shown, *record.hidden) if record.split == "train" else record.hidden
-    calls = [(record.module, record.function, *map(ast.literal_eval, case)) for case in cases]
+    calls = [(record.module, record.function, *map(syntax.literal, case)) for case in cases]
     return Task(
         id=record.id,
         instruction=f"python3 {CHECK} fails: there is a bug in {record.function} in {record.path}. Fix it.",

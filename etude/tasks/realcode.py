@@ -9,13 +9,13 @@ licences of the packages (MIT and BSD) are in data/licenses. Runs nothing.
 
 from __future__ import annotations
 
-import ast
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from etude import syntax
 from etude.config import Config
 from etude.records import Limits, Task
 from etude.tasks.holdout import is_held_out
@@ -92,7 +92,7 @@ def task_of(record: RealRecord) -> Task:
     tests = "\n".join(f"    {test!r}," for test in record.tests)
     check = _CHECK.format(module=record.test_module, tests=tests)
     suite = f"{record.test_module}.py"
-    calls = [(record.module, record.function, *map(ast.literal_eval, texts)) for texts in record.unseen]
+    calls = [(record.module, record.function, *map(syntax.literal, texts)) for texts in record.unseen]
     verifier = suite_verifier(record.files[suite], record.test_module, record.tests, TIMEOUT_S)
     return Task(
         id=record.id,

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from etude import syntax
+
 Symbol = tuple[str, str]
 """(module, name), as in ("toolz.itertoolz", "remove")."""
 
@@ -33,7 +35,7 @@ class SourceModule:
 
     @cached_property
     def statements(self) -> list[ast.stmt]:
-        return ast.parse(self.text).body
+        return syntax.parse(self.text).body
 
     @cached_property
     def lines(self) -> list[str]:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from etude import syntax
 from etude.tasks.mutate import Mutation
 from etude.tasks.scripted import Mend
 
@@ -124,7 +125,7 @@ def _splits(text: str, mark: str) -> Iterator[tuple[str, str]]:
 def _literal(text: str) -> tuple[Any] | None:
     """The value that is written there, by itself in a tuple; None where there is none."""
     try:
-        return (ast.literal_eval(text),)
+        return (syntax.literal(text),)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
 
@@ -132,7 +133,7 @@ def _literal(text: str) -> tuple[Any] | None:
 def _constants(text: str) -> dict[int, set[Any]]:
     """Texts and numbers by their line. 0 and 1 are everywhere, and tell nothing."""
     found: dict[int, set[Any]] = defaultdict(set)
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(syntax.parse(text)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str | int) and node.value not in ("", 0, 1):
             found[node.lineno].add(node.value)
     return found

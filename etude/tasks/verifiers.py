@@ -8,7 +8,6 @@ ask calls beside its tests, `current_verifier`, what they ask today, `compiled_v
 
 from __future__ import annotations
 
-import ast
 import marshal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from importlib.resources import files
 from importlib.util import MAGIC_NUMBER
 from typing import Any
 
+from etude import syntax
 from etude.records import Verifier
 from etude.tasks.outside import split_expectations
 
@@ -52,7 +52,7 @@ def calls_verifier(calls: Sequence[Call], timeout_s: float = 10.0, away: Sequenc
 
 def calls_of(verifier: Verifier) -> list[Call]:
     """What a `calls_verifier` asks."""
-    secret = ast.literal_eval(verifier.files["/tests/secret"].decode())
+    secret = syntax.literal(verifier.files["/tests/secret"].decode())
     return [(*secret["request"][key], value) for key, value in secret["expected"].items()]
 
 
@@ -61,7 +61,7 @@ def with_unseen(verifier: Verifier, unseen: HeldOutCalls) -> Verifier:
     there are none."""
     if not unseen.calls:
         return verifier
-    secret = ast.literal_eval(verifier.files["/tests/secret"].decode())
+    secret = syntax.literal(verifier.files["/tests/secret"].decode())
     return _sealed({**secret, "unseen": _unseen_request(unseen)}, verifier.timeout_s)
 
 
@@ -194,7 +194,7 @@ def unasked_tests(verifier: Verifier) -> int:
     value is compared with one that the judge alone has, and no unseen calls are asked beside them."""
     secret = current_verifier(verifier).files.get("/tests/secret", b"{}")
     try:
-        told = ast.literal_eval(secret.decode())
+        told = syntax.literal(secret.decode())
     except (ValueError, SyntaxError):
         return 0  # not of our making
     if not isinstance(told, dict) or "must" not in told or "unseen" in told:
@@ -222,7 +222,7 @@ def _sealed(secret: dict[str, Any], timeout_s: float) -> Verifier:
 def _armed(secret: bytes) -> dict[str, Any] | None:
     """What a verifier's secret is today; nobody may change it."""
     try:
-        told = ast.literal_eval(secret.decode())
+        told = syntax.literal(secret.decode())
         request, expected = told["request"], told["expected"]
         suite, pytest = "source" in request, "modules" in request
         if "unseen" in told:

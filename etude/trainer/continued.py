@@ -27,6 +27,7 @@ from etude.harness.sampler import Chat
 from etude.made_by import claim
 from etude.models.chat import open_chat
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
+from etude.models.shipped import model_at
 from etude.models.state import round_to_bf16
 from etude.models.stretch import stretched
 from etude.trainer.corpus.config import CorpusConfig
@@ -63,7 +64,7 @@ def make_continued(config: ContinuedConfig, directory: Path) -> dict[str, Any]:
     _check_names(config)
     directory.mkdir(parents=True, exist_ok=True)
     claim(config, directory)
-    decoder, tokenizer = load_checkpoint(config.model)
+    decoder, tokenizer = load_checkpoint(model_at(config.model))
     if config.max_context is not None:
         decoder = stretched(decoder, config.max_context)
     chat = open_chat(config.model, tokenizer)

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from etude import syntax
 from etude.durable import write_whole
 from etude.errors import CheckpointError
 from etude.harness.sampler import Chat
@@ -160,7 +161,7 @@ def python_documents(encode: Callable[[str], list[int]], texts: Iterable[str], m
 def _definitions(path: Path, kept: KeptOut) -> Iterable[str]:
     try:
         text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
+        tree = syntax.parse(text)
     except (SyntaxError, UnicodeDecodeError, ValueError):
         return  # packages ship deliberately broken sources for their own tests
     lines = text.split("\n")

@@ -64,7 +64,7 @@ class HunterStart:
             if of_attempts(attempts, sessions.played()):
                 asyncio.run(self._played(attempts, sessions))
             offer(fewest_tries_first(attempts, sessions), sessions, kept)
-            counted = counters(sessions, kept)
+            counted = counters(kept)
         if source.misspell and not kept.notes["slips"]:
             raise EtudeError(
                 f"source.misspell = {source.misspell:g}, and none of the {kept.sessions} sessions that were kept has "

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 FIRST_SEED = 20_000_000
 """Of the family's tasks that are played; reinforcement learning draws others."""
+_NOT_PLAYED = "not_played"
 HASHED = (".json", ".jinja", ".safetensors")
 Made = dict[str, Any]
 log = structlog.get_logger()
@@ -127,14 +128,16 @@ def offer(attempts: Sequence[Attempt], sessions: TaughtSessions, kept: Kept) -> 
     played = sessions.played()
     for attempt in attempts:
         if (session := played.get(attempt.id)) is None:
-            kept.dropped["not_played"] += 1
+            kept.dropped[_NOT_PLAYED] += 1
         else:
             kept.offer(session)
 
 
-def counters(sessions: TaughtSessions, kept: Kept) -> Made:
-    """Raises EtudeError where there is nothing to learn from."""
-    played, dropped = len(sessions.played()), dict(kept.dropped.most_common())
+def counters(kept: Kept) -> Made:
+    """Of the sessions that were offered: a directory may hold others, of tasks that were named before. Raises
+    EtudeError where there is nothing to learn from."""
+    dropped = dict(kept.dropped.most_common())
+    played = kept.sessions + sum(count for why, count in dropped.items() if why != _NOT_PLAYED)
     if not kept.sessions:
         why = ", ".join(f"{name} {count}" for name, count in dropped.items())
         raise EtudeError(

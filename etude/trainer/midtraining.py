@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import signal
 import time
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import structlog
 import torch
 from pydantic import Field, model_validator
 
@@ -34,6 +36,9 @@ from etude.trainer.figures import read
 from etude.trainer.optimizers import build_optimizer
 from etude.trainer.supervised import backward, nll
 from etude.trainer.trained import left_to_train
+
+TOLD_EVERY_S = 20.0
+logger = structlog.get_logger()
 
 
 class Stage(Config):
@@ -200,7 +205,7 @@ def pretrain(
         cut_log(log, run.step_count)
     else:
         write_whole(log, b"")
-    cpu = time.process_time()
+    cpu, said = time.process_time(), -math.inf
     with _stop_on_signals() as stop, log.open("ab", buffering=0) as file:
         if held_out and not run.step_count:
             first = {"step": 0, "tokens": 0, "held_out": run.measure(held_out)}
@@ -212,10 +217,19 @@ def pretrain(
             if held_out and (saves or run.tokens >= run.total_tokens):
                 metrics["held_out"] = run.measure(held_out)
             append_whole(file.fileno(), f"{json.dumps(metrics)}\n".encode(), log)
+            said = _told(run, metrics, said)
             if saves:
                 run.save(checkpoint)
     run.save(checkpoint)
     return run
+
+
+def _told(run: Midtraining, metrics: Mapping[str, Any], said: float) -> float:
+    """Now and then a line for whoever waits; returns when the last was."""
+    if (now := time.monotonic()) - said < TOLD_EVERY_S:
+        return said
+    logger.info("learning", step=run.step_count, tokens=run.tokens, of=run.total_tokens, loss=round(metrics["loss"], 3))
+    return now
 
 
 def cut_log(log: Path, last: int) -> None:

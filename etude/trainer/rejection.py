@@ -106,7 +106,7 @@ class RejectionStart:
     def made(self) -> Made:
         with TaughtSessions(self.directory, self.config.identity()) as self.sessions:
             last = rejection_rounds(self.config.model, self.source, self.kept, self._play, self._learn)
-            counted = counters(self.sessions, self.kept)
+            counted = counters(self.kept)
         return {**self.learned, "rounds": last.number, **counted}
 
     def _play(self, number: int, model: Path) -> None:

@@ -197,7 +197,7 @@ class TeacherStart:
             cost = asdict(sessions.spent())
             if source.price is None:
                 del cost["money"]
-            counted = {**counters(sessions, kept), "cost": cost}
+            counted = {**counters(kept), "cost": cost}
         return {**learn(config, kept.balanced(source.most_repeats), self.directory), **counted}
 
     async def _played(self, attempts: Sequence[Attempt], sessions: TaughtSessions) -> None:

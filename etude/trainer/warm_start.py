@@ -33,6 +33,7 @@ from etude.environments.namespace import NamespaceConfig
 from etude.errors import Interrupted
 from etude.harness.config import HarnessConfig
 from etude.models.chat import ChatRenderer, open_chat
+from etude.models.shipped import model_at
 from etude.plugins import named
 from etude.records import Limits, Task
 from etude.tasks.expert import ExpertConfig
@@ -153,6 +154,7 @@ class WarmStartConfig(Config):
 
 def make_warm_start(config: WarmStartConfig, directory: Path) -> Made:
     """Have sessions played, train on them, and save the model to `directory`/model; returns the counters."""
+    model_at(config.model)
     torch.set_num_threads(config.threads)
     try:
         if isinstance(config.source, RejectionSource):

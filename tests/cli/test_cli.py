@@ -65,6 +65,11 @@ def test_a_word_that_is_none_is_answered_with_the_nearest(arguments, said, capsy
         (["play", "--task", "9:x"], 42, "RUNG:SEED"),
         (["play", "--dir", "."], 42, "PROMPT"),
         (["play", "--model", "nowhere"], 42, "there is no directory nowhere; give one that holds config.json"),
+        (
+            ["pretrain", "recipes/realcode-start.toml", "--set", "model=models/none"],
+            42,
+            "there is no directory models/none; give one that holds config.json and model.safetensors: `etude models",
+        ),
         (["weights", "log", "/nonexistent/store"], 1, "/nonexistent/store"),
         (["config", "recipes/quickstart.toml", "--set", "groups.sise="], 42, "groups.sise: unknown key"),
         (["config", "."], 42, ".: is a directory; name the TOML file"),
@@ -192,7 +197,7 @@ def test_tasks_are_generated_and_validated(tmp_path):
     paths = json.loads(made.stdout)["tasks"]
     assert len(paths) == often(1, 2)
     sound = etude("tasks", "validate", tmp_path, "--json")
-    assert sound.returncode == 0
+    assert sound.returncode == 0 and all(f"{done}/{len(paths)} tasks" in sound.stderr for done in range(len(paths) + 1))
     said = json.loads(sound.stdout)
     assert sorted(said) == sorted(paths) and all(one["sound"] for one in said.values())
 

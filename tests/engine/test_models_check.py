@@ -1,6 +1,9 @@
 """`etude models check`: what it finds is so, also where the two sides differ, and the estimate is what was measured."""
 
+import json
+import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,9 @@ from etude.engine.cache_size import affordable, position_bytes
 from etude.engine.check.memory import GIB, estimate
 from etude.engine.check.parity import PROMPTS, Parity
 from etude.engine.check.report import check
-from etude.engine.check.speed import Workload
+from etude.engine.check.speed import Workload, of_engine
+from etude.engine.config import EngineConfig
+from etude.engine.torch_engine import TorchEngine
 from etude.errors import CheckpointError
 from etude.models.checkpoint import load_checkpoint, save_checkpoint, shape_of
 from etude.models.config import ModelConfig
@@ -44,6 +49,40 @@ def test_a_checkpoint_is_held_to_transformers(model):
     assert report.parameter_count == parameters_of(shape_of(model))
     assert "greedy answers that are the same: 20 of 20" in report.text()
     assert torch.get_num_threads() == threads
+
+
+def test_a_prompt_that_transformers_reads_otherwise_is_named(model, tmp_path):
+    """By the class that a checkpoint names, which has a way of its own to split text."""
+    shutil.copytree(model, tmp_path / "other")
+    path = tmp_path / "other/tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer_class": "Qwen2Tokenizer"}))
+    found = check(tmp_path / "other", **FEW)
+    assert not found.ok and found.parity is not None and found.parity.logit_difference < 1e-4
+    assert 0 < len(found.parity.unlike) == len(PROMPTS) - found.parity.same_prompts
+    assert f"transformers reads {found.parity.unlike[0]!r} otherwise, by its Qwen2Tokenizer" in found.text()
+    assert "so transformers does not compute this checkpoint as Etude does" in found.text()
+
+
+class Cold(TorchEngine):
+    """As an engine is whose kernels nobody has compiled yet."""
+
+    asked = 0
+
+    async def sample(self, request, heard=None):
+        self.asked += 1
+        until = time.process_time() + (0.5 if self.asked <= 2 else 0)
+        while time.process_time() < until:
+            pass
+        return await super().sample(request, heard)
+
+
+def test_what_is_compiled_first_is_not_the_models_speed(model):
+    engine = Cold(load_checkpoint(model)[0], EngineConfig())
+    try:
+        speed = of_engine(engine, FEW["load"])
+    finally:
+        engine.close()
+    assert engine.asked == 2 + 4 and speed.prefill > 4 * 8 / 0.5
 
 
 def test_a_checkpoint_that_names_no_tokenizer_class_is_read_as_it_stands():

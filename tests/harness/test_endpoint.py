@@ -125,7 +125,10 @@ def test_a_key_comes_from_where_it_is_said_to(monkeypatch: pytest.MonkeyPatch, t
     assert server.requests[0].headers["authorization"] == "Bearer other"
     for wrong, match in (
         ({"key_env": "ETUDE_NO_KEY"}, "ETUDE_NO_KEY is not set"),
-        ({"key_file": tmp_path / "none"}, "cannot be read"),
+        (
+            {"key_file": tmp_path / "none"},
+            "cannot be read .No such file or directory.; it holds the key of .*token_file",
+        ),
         ({"key_env": "ETUDE_TEST_KEY", "key_file": tmp_path / "key"}, "not both"),
     ):
         refused([GOOD], ConfigError, match, **wrong)

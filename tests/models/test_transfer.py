@@ -12,7 +12,7 @@ from sick_disk import mounted
 from test_families import DEEPSEEK, MODELS, logits, publish, publish_with_a_further_token, tensors
 
 from etude.cli.main import main
-from etude.errors import CheckpointError, ConfigError
+from etude.errors import CheckpointError, ConfigError, InvalidRequest
 from etude.host.lock import hold
 from etude.models.chat import open_chat
 from etude.models.chat_template import Message
@@ -96,6 +96,21 @@ def test_a_model_that_nobody_can_talk_to_is_taken_with_a_remark(tmp_path):
     written = import_model(tmp_path / "theirs", tmp_path / "out")
     assert len(written.remarks) == 1 and "no eos_token_id says what ends a message" in written.remarks[0]
     assert f"note: {written.remarks[0]}" in written.text()
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% for m in messages %}{{ m }", "is no Jinja template"),
+        ("{{ raise_exception('no') }}", "refuses these messages"),
+    ],
+)
+def test_a_template_that_does_not_work_is_told_by_its_name_and_not_by_where_it_was_copied(template, said, tmp_path):
+    shutil.copytree(shipped_model(), tmp_path / "theirs")
+    (tmp_path / "theirs/chat_template.jinja").write_text(template)
+    with pytest.raises((CheckpointError, InvalidRequest), match=f"^chat_template.jinja: the chat template {said}"):
+        import_model(tmp_path / "theirs", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
 
 
 def test_a_runs_directory_gives_its_newest_model(tmp_path):

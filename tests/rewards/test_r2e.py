@@ -7,7 +7,7 @@ from offline_wheels import PYTEST, pack
 from test_swe import CART, MENDED, shop, write  # noqa: F401  the fixture
 
 from etude.cli.main import main
-from etude.errors import ConfigError
+from etude.errors import ConfigError, Exit
 from etude.tasks.harbor import read_task
 from etude.tasks.mined.history import History
 from etude.tasks.swe import files_of, read_instances
@@ -103,7 +103,7 @@ def test_what_swe_bench_and_swe_gym_say_and_a_task_has_nothing_of(shop, tmp_path
     assert [each.partition(":")[0] for each in (*first.not_taken, *second.not_taken)] == ["hints_text", "image_name"]
 
 
-def test_directories_are_told_what_to_do_with(tmp_path):
+def test_directories_are_told_what_to_do_with(tmp_path, capsys):
     (tmp_path / "harbor" / "one").mkdir(parents=True)
     (tmp_path / "harbor" / "one" / "task.toml").write_text("")
     (tmp_path / "env").mkdir()
@@ -112,6 +112,8 @@ def test_directories_are_told_what_to_do_with(tmp_path):
     for name, says in (("harbor", "etude tasks adopt"), ("env", "its rubric is functions"), ("other", "name a JSONL")):
         with pytest.raises(ConfigError, match=says):
             read_instances(tmp_path / name)
+        assert main(["tasks", "import", str(tmp_path / name), "--out", str(tmp_path / "out")]) == Exit.BAD_INPUT
+        assert says in capsys.readouterr().err, "whoever has a directory has no --clone to give"
 
 
 @pytest.mark.proof(13)

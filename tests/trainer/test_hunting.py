@@ -157,6 +157,14 @@ def test_sessions_stand_when_more_is_learned_of_them_and_not_when_another_seed_w
         assert f"made with another `{said}`" in capsys.readouterr().err
 
 
+def test_what_was_played_counts_the_tasks_that_are_named_now(made, capsys):
+    home, _, lines = made
+    write_task(LABEL, home / "one" / LABEL.id)
+    assert pretrain(home / "one", home / "out", "source.per_task=3") == 0  # nothing is left to be played
+    found = told(capsys)
+    assert found["played"] == found["kept"] + sum(found["dropped"].values()) == 3 < len(lines)
+
+
 def test_the_recipe_plays_directories_with_the_small_tools():
     start = load_recipe(RECIPE, WarmStartConfig)
     assert start.source == HunterSource(attempts=4, per_task=2, misspell=0.15) and start.format == "bf16"

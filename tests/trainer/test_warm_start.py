@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from structlog.testing import capture_logs
 
 from etude.cli.main import main
 from etude.config import load_recipe
@@ -18,6 +19,7 @@ from etude.models.checkpoint import load_checkpoint
 from etude.tasks.expert import ExpertConfig
 from etude.tasks.harbor import write_task
 from etude.tasks.ladder import ladder_task
+from etude.trainer import midtraining
 from etude.trainer.documents import Document
 from etude.trainer.lessons import Tasks, learn
 from etude.trainer.midtraining import Midtraining
@@ -47,6 +49,20 @@ def test_a_start_is_made_by_its_recipe_and_twice_the_same(tmp_path, capsys):
     )
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert any(not torch.equal(first[name], before[name]) for name in first)
+
+
+def test_whoever_waits_is_told_how_far_it_is_and_without_out_the_recipes_name_is_taken(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(midtraining, "TOLD_EVERY_S", 0.0)
+    shutil.copy(ROOT / "recipes/longhorizon-start.toml", "mine.toml")
+    sets = ["sessions=1", "rungs=[1]", "tokens=1500", "tokens_per_step=700", f'model="{ROOT}/models/etude-tiny"']
+    with capture_logs() as logs:
+        assert main(["pretrain", "mine.toml", *(part for each in sets for part in ("--set", each))]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["model"] == "runs/mine/model" and (tmp_path / told["model"]).is_dir()
+    learning = [each for each in logs if each["event"] == "learning"]
+    assert [each["step"] for each in learning] == [*range(1, told["steps"] + 1)]
+    assert learning[-1]["tokens"] == told["tokens"] >= learning[-1]["of"] == 1500 and learning[-1]["loss"] > 0
 
 
 def test_a_training_that_is_stopped_goes_on_and_is_done_once(tmp_path, monkeypatch):

@@ -53,6 +53,10 @@ class Parity:
     """Whose chat template gave the very same tokens on both sides."""
     same_answers: int
     gaps: tuple[float, ...] = ()
+    unlike: tuple[str, ...] = ()
+    """Prompts that became other tokens there."""
+    tokenizer: str = ""
+    """The class by which transformers reads them: it may split text in another way than tokenizer.json says."""
 
     @property
     def ok(self) -> bool:
@@ -81,6 +85,8 @@ class Asked(NamedTuple):
     ours: list[list[int]]
     theirs: list[list[int]]
     stops: frozenset[int]
+    by: str
+    """The class of the others' tokenizer."""
 
 
 def prompts_of(directory: Path) -> Asked:
@@ -95,16 +101,17 @@ def prompts_of(directory: Path) -> Asked:
     if chat is None or theirs.chat_template is None:
         ours = [encode(tokenizer, prompt) for prompt in PROMPTS]
         plain = [theirs(prompt, add_special_tokens=False).input_ids for prompt in PROMPTS]
-        return Asked(ours, plain, frozenset() if chat is None else chat.stop_ids)
+        return Asked(ours, plain, frozenset() if chat is None else chat.stop_ids, type(theirs).__name__)
+    by = type(theirs).__name__
     asked = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
     told = [theirs.apply_chat_template(each, add_generation_prompt=True, return_dict=False) for each in asked]
-    return Asked([chat.conversation([Message("user", prompt)]) for prompt in PROMPTS], told, chat.stop_ids)
+    return Asked([chat.conversation([Message("user", prompt)]) for prompt in PROMPTS], told, chat.stop_ids, by)
 
 
 @torch.no_grad()
 def compare(decoder: Decoder, engine: TorchEngine, peer: Any, asked: Asked, answer_tokens: int) -> Parity:
     """Of the same checkpoint on both sides."""
-    ours, theirs, stops = asked
+    ours, theirs, stops, by = asked
     answers = asyncio.run(_answers(engine, ours, stops, answer_tokens))
     difference = spread = 0.0
     same, gaps = 0, []
@@ -119,15 +126,18 @@ def compare(decoder: Decoder, engine: TorchEngine, peer: Any, asked: Asked, answ
         gap = _first_gap(other[len(ids) - 1 : -1], answer)
         same += gap is None
         gaps += [] if gap is None else [gap]
+    unlike = tuple(said for said, a, b in zip(PROMPTS, ours, theirs, strict=True) if a != list(b))
     return Parity(
         prompts=len(ours),
         prompt_tokens=sum(map(len, ours)),
         answer_tokens=sum(map(len, answers)),
         logit_difference=difference,
         logit_spread=spread,
-        same_prompts=sum(a == list(b) for a, b in zip(ours, theirs, strict=True)),
+        same_prompts=len(ours) - len(unlike),
         same_answers=same,
         gaps=tuple(gaps),
+        unlike=unlike,
+        tokenizer=by,
     )
 
 

@@ -122,9 +122,14 @@ def _said(parity: Parity) -> list[str]:
         f"greedy answers that are the same: {parity.same_answers} of {parity.prompts}",
     ]
     if parity.same_prompts < parity.prompts:
-        lines.append(f"prompts that become the same tokens: {parity.same_prompts} of {len(PROMPTS)}")
+        lines.append(
+            f"prompts that become the same tokens: {parity.same_prompts} of {len(PROMPTS)}; transformers reads "
+            f"{parity.unlike[0]!r} otherwise, by its {parity.tokenizer}, and Etude by tokenizer.json as it stands"
+        )
     if parity.gaps:
         lines.append(
             f"where answers part, the two best tokens were apart by {', '.join(f'{g:.1e}' for g in parity.gaps)}"
         )
+    if not parity.ok:
+        lines.append("so transformers does not compute this checkpoint as Etude does, and other servers may not")
     return lines

@@ -93,7 +93,11 @@ class ServerConfig(Config):
             try:
                 key = self.key_file.read_text()
             except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"endpoint.key_file: {where} cannot be read: {error}") from None
+                why = getattr(error, "strerror", None) or error
+                raise ConfigError(
+                    f"endpoint.key_file: {where} cannot be read ({why}); it holds the key of {self.url}: where that is "
+                    "`etude serve`, the server makes it when it starts, as its token_file"
+                ) from None
         else:
             return None
         key = key.strip()

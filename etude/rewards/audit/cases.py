@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from etude import syntax
 from etude.records import Task
 from etude.rewards.audit.code import Module, literal
 
@@ -52,7 +53,7 @@ def _secret(text: str) -> Iterator[Case]:
     """Of the verifiers that Etude writes itself: calls with values, or the text of test modules. A database's questions
     are no calls."""
     try:
-        secret = literal(ast.parse(text, mode="eval").body)
+        secret = literal(syntax.expression(text))
     except (ValueError, SyntaxError):
         return
     match secret:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
+from etude import syntax
+
 T = TypeVar("T")
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -39,7 +41,7 @@ class Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in strings that are not ours
             try:
-                return Module(path, ast.parse(text))
+                return Module(path, syntax.parse(text))
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 return None
 

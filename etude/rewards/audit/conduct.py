@@ -15,6 +15,7 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterator
 
+from etude import syntax
 from etude.harness.protocol import Text, parse_message
 from etude.records import Task
 from etude.rewards.audit.actions import Actions, Call
@@ -65,7 +66,7 @@ def _bare(text: str | None) -> str | None:
     if text is None:
         return None
     try:
-        return ast.dump(ast.parse(text))
+        return ast.dump(syntax.parse(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "\n".join(line.rstrip() for line in text.split("\n") if line.strip())
 

@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 
+from etude import syntax
 from etude.config import parse_toml
 from etude.records import Task
 from etude.rewards.audit.actions import Actions, Script
@@ -142,7 +143,9 @@ def _units(body: Sequence[ast.stmt], prefix: str = "") -> dict[str, str]:
 
 def _asks_less(old: str, new: str) -> bool:
     """Fewer assertions, or other expected values in as many."""
-    return _assertions(ast.parse(new)) != _assertions(ast.parse(old)) or ("raises(" in old and "raises(" not in new)
+    return _assertions(syntax.parse(new)) != _assertions(syntax.parse(old)) or (
+        "raises(" in old and "raises(" not in new
+    )
 
 
 def _assertions(tree: ast.AST) -> list[str]:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from etude import syntax
 from etude.rewards.audit.cases import UNKNOWN, Case
 from etude.rewards.audit.code import Function, Module, body_of, literal, names, own_nodes
 from etude.rewards.audit.forgery import Trace
@@ -164,7 +165,7 @@ def _equal(left: ast.expr, right: ast.expr, parameters: Sequence[str]) -> Iterat
 def _spelt(inner: ast.expr, text: str, parameters: Sequence[str]) -> Iterator[dict[str, Any]]:
     """`repr(x) == "…"`: the value that the text spells."""
     try:
-        yield from _equal(inner, ast.parse(text, mode="eval").body, parameters)
+        yield from _equal(inner, syntax.expression(text), parameters)
     except (SyntaxError, ValueError):
         return
 
@@ -275,7 +276,7 @@ def _looked_up(key: Any, asked: _Asked) -> Case | None:
     if isinstance(key, str):
         spellings += [key, f"[{', '.join(part.strip() for part in key.split(','))}]", f"[{', '.join(key.split())}]"]
         try:
-            value = literal(ast.parse(key.strip(), mode="eval").body)
+            value = literal(syntax.expression(key.strip()))
             spellings.append(repr([*value] if isinstance(value, tuple | list) else [value]))
         except (SyntaxError, ValueError):
             pass

@@ -15,6 +15,8 @@ import tokenize
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from etude import syntax
+
 _INDENTED = re.compile(r"^([ \t]+)\S")
 _STRING = re.compile(r"(?<![\w'\"`\\])(['\"])(?:(?!\1|\\|\n).|\\.)*\1")
 _STATEMENT = re.compile(r"^\s*(?:const|let|var|return|import|export|throw)\b.*[\w)\]'\"`;]$")
@@ -44,7 +46,7 @@ def occurrences(path: str, text: str) -> list[Occurrence]:
     language = language_of(path)
     if language == ".py":
         try:
-            return [*found, *_of_tokens(text), *_of_tree(ast.parse(text))]
+            return [*found, *_of_tokens(text), *_of_tree(syntax.parse(text))]
         except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
             return found
     if language in _SCRIPTS:

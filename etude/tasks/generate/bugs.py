@@ -16,6 +16,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from etude import syntax
 from etude.tasks.generate.proposal import Proposal, Source
 from etude.tasks.mutate import Mutation, mutations_of
 
@@ -49,7 +50,7 @@ def _sites(source: Source) -> list[_Site]:
     """Every function and method that a test names."""
     found = []
     for path, text in source.modules.items():
-        for item in ast.parse(text).body:
+        for item in syntax.parse(text).body:
             inner = item.body if isinstance(item, ast.ClassDef) else [item]
             for function in inner:
                 if isinstance(function, ast.FunctionDef):

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from etude import syntax
 from etude.tasks.difficulty import level_by_size
 from etude.tasks.generate.proposal import Proposal, Source
 from etude.tasks.verifiers import Lint
@@ -103,7 +104,7 @@ _Edit = tuple[int, int, int, str]
 def _annotations(text: str) -> Iterator[tuple[str, _Edit]]:
     """(function, the change of one annotation) for plain types, and for those that may be None and then may not."""
     lines = text.split("\n")
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(syntax.parse(text)):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from etude import syntax
 from etude.tasks.difficulty import level_by_size
 from etude.tasks.generate.proposal import Proposal, Source
 
@@ -42,7 +43,7 @@ class _Feature:
 
 def deletions(source: Source, level: int | None, rng: random.Random) -> Iterator[Proposal]:
     """Proposals of that level, or of any, until there are no more features, in the order that `rng` says."""
-    trees = {path: ast.parse(text) for path, text in source.modules.items()}
+    trees = {path: syntax.parse(text) for path, text in source.modules.items()}
     features = list(_features(trees))
     rng.shuffle(features)
     for feature in features:
@@ -138,7 +139,7 @@ def _without(
             lines[first - 1 : last] = instead
         broken[path] = "\n".join(lines).rstrip("\n") + "\n"
         try:
-            ast.parse(broken[path])
+            syntax.parse(broken[path])
         except SyntaxError:
             return None
     return broken

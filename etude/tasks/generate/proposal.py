@@ -6,7 +6,6 @@ was broken is found out by running them. Reads nothing but the files it is given
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import re
 import warnings
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
+from etude import syntax
 from etude.tasks.mined.history import Tree
 from etude.tasks.mined.split import is_pytest_setting, is_source, is_test, is_test_module
 
@@ -104,7 +104,7 @@ def _text(data: bytes) -> str | None:
         text = data.decode()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in strings that are not ours
-            ast.parse(text)
+            syntax.parse(text)
     except (UnicodeDecodeError, SyntaxError, ValueError, RecursionError):
         return None
     return text if "\r" not in text and "\f" not in text else None

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from etude import syntax
 from etude.errors import ConfigError
 from etude.host.git import GitContext
 from etude.search.content import Piece, read
@@ -143,7 +144,7 @@ def _of_file(package: str, path: str, text: str, out: Apart) -> Iterator[Pair]:
 
 def _functions(text: str) -> list[Function]:
     try:
-        return [node for node in ast.walk(ast.parse(text)) if isinstance(node, Function)]
+        return [node for node in ast.walk(syntax.parse(text)) if isinstance(node, Function)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
 

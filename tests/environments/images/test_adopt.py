@@ -7,6 +7,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,4 +135,21 @@ def test_what_is_not_supported_is_named(tmp_path, path, text, says):
     (tmp_path / "task" / path).parent.mkdir(exist_ok=True, parents=True)
     (tmp_path / "task" / path).write_text(text)
     with pytest.raises(ConfigError, match=says):
+        read_foreign(tmp_path / "task")
+
+
+@pytest.mark.parametrize("named", ["version", "schema_version"])
+@pytest.mark.parametrize("version", ["1.0", "1.3"])
+def test_tasks_of_earlier_versions_are_read_as_harbor_reads_them(tmp_path, named, version):
+    """Those of its first registries say `version`."""
+    shutil.copytree(TASKS / "hello-world", tmp_path / "task")
+    path = tmp_path / "task/task.toml"
+    text = path.read_text()
+    assert text.count('schema_version = "1.4"') == 1
+    path.write_text(text.replace('schema_version = "1.4"', f'{named} = "{version}"'))
+    assert read_foreign(tmp_path / "task") == replace(
+        read_foreign(TASKS / "hello-world"), context=tmp_path / "task/environment"
+    )
+    path.write_text(text.replace('schema_version = "1.4"', f'{named} = "2.0"'))
+    with pytest.raises(ConfigError, match="schema_version"):
         read_foreign(tmp_path / "task")
