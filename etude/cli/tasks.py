@@ -333,7 +333,7 @@ async def _adopt(options: argparse.Namespace) -> int:
 async def _import(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
     from etude.errors import ConfigError
-    from etude.rewards.mining.importing import ImportConfig, import_instance
+    from etude.rewards.mining.importing import ImportConfig, import_instance, task_id
     from etude.tasks.harbor import write_task
     from etude.tasks.mined.environment import Environments, default_root
     from etude.tasks.mined.history import History
@@ -348,7 +348,12 @@ async def _import(options: argparse.Namespace) -> int:
         wanted = [each for each in read_instances(options.instances) if not options.only or each.id in options.only]
         for instance in wanted:
             _tell(len(found), len(wanted), "instances", instance.id)
+            if (options.out / task_id(instance)).exists():  # a command that was stopped goes on
+                found[instance.id] = ()
+                continue
             try:
+                if instance.refused:
+                    raise ConfigError(instance.refused)
                 if instance.repository not in clones:
                     raise ConfigError(f"{instance.id}: give --clone {instance.repository}=DIR, a whole clone of it")
                 task = await import_instance(instance, clones[instance.repository], backend, environments, config)

@@ -34,4 +34,9 @@ class Instance:
     not_taken: tuple[str, ...] = ()
     """Fields that say something of which the task has nothing, each with why."""
     refused: str = ""
-    """Why there can be no task of it, though nothing is wrong with it."""
+    """Why there can be no task of it."""
+
+
+def refusal(name: str, why: str) -> Instance:
+    """A line that can be no task."""
+    return Instance(name, "", "", "", "", "", (), (), refused=why)

@@ -3,8 +3,8 @@
 Owns `read_instances` and `files_of`. An instance names a commit and carries patches; nothing is downloaded,
 and the clone is only read. SWE-bench and SWE-Gym: `patch` is the solution, `test_patch` brings the tests. SWE-smith:
 `patch` is a bug, laid over a commit that is right. R2E-Gym: a commit is the solution (`r2e`). What of a line is not
-taken is said with its reason, and what is wrong is refused with file, line and field. Source: the data sets' own
-descriptions. Runs nothing but `git apply`, on files in a directory of its own.
+taken is said with its reason, and a line that is wrong is refused by itself, with file, line and field. Source: the
+data sets' own descriptions. Runs nothing but `git apply`, on files in a directory of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from etude.errors import ConfigError
 from etude.host.git import GitContext
 from etude.tasks.git import run_git
-from etude.tasks.instance import Instance
+from etude.tasks.instance import Instance, refusal
 from etude.tasks.json_lines import parsed, read_objects
 from etude.tasks.mined.history import History, Tree
 from etude.tasks.r2e import R2E_FIELDS, r2e_instance
@@ -47,17 +47,24 @@ class Files:
 
 
 def read_instances(path: Path) -> list[Instance]:
-    """Every line of a JSONL file. Raises ConfigError with the line's number and the field."""
+    """Every line of a JSONL file; one that can be no task says why, with its number and the field. Raises ConfigError
+    for what is no such file.
+    """
     if path.is_dir():
         raise ConfigError(f"{path}: {_not_a_file(path)}")
     wanted = "an instance is an object, with its fields by name"
-    found = [
-        (r2e_instance if all(name in said for name in R2E_FIELDS) else _instance)(said, where)
-        for where, said in read_objects(path, wanted)
-    ]
+    found = [_read(said, where) for where, said in read_objects(path, wanted)]
     if not found:
         raise ConfigError(f"{path}: holds no instances")
     return found
+
+
+def _read(said: Mapping[str, Any], where: str) -> Instance:
+    try:
+        return (r2e_instance if all(name in said for name in R2E_FIELDS) else _instance)(said, where)
+    except ConfigError as error:
+        name = said.get("instance_id")
+        return refusal(name if isinstance(name, str) and name.strip() else where, str(error))
 
 
 def _not_a_file(directory: Path) -> str:

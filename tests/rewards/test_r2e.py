@@ -1,6 +1,7 @@
 """Rows as R2E-Gym publishes them, of a repository made here; what of an instance is not taken; what is no instance."""
 
 import json
+import re
 
 import pytest
 from offline_wheels import PYTEST, pack
@@ -90,8 +91,8 @@ def test_a_row_that_can_be_no_task_is_refused_alone(shop, row, tmp_path, change,
     ],
 )
 def test_a_wrong_field_of_a_row_is_named(row, tmp_path, change, says):
-    with pytest.raises(ConfigError, match=says):
-        read_instances(write(tmp_path / "r2e.jsonl", {**row, **change}))
+    [instance] = read_instances(write(tmp_path / "r2e.jsonl", {**row, **change}))
+    assert re.search(says, instance.refused)
 
 
 def test_what_swe_bench_and_swe_gym_say_and_a_task_has_nothing_of(shop, tmp_path):  # noqa: F811
@@ -147,5 +148,5 @@ def with_execution(row, **changes):
     ids=["leads out", "half a character", "deep"],
 )
 def test_a_row_that_no_files_can_be_made_of_is_named(row, tmp_path, change, says):
-    with pytest.raises(ConfigError, match=says):
-        read_instances(write(tmp_path / "r2e.jsonl", change(row)))
+    [instance] = read_instances(write(tmp_path / "r2e.jsonl", change(row)))
+    assert re.search(says, instance.refused)

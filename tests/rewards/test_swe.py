@@ -1,6 +1,7 @@
 """Instances as SWE-bench and SWE-smith publish them, of a repository made here, become tasks that are sound."""
 
 import json
+import re
 import tempfile
 from datetime import UTC, datetime
 
@@ -65,12 +66,18 @@ def test_both_forms_become_sound_tasks(shop, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PIP_FIND_LINKS", str(pack(tmp_path / "wheels", PYTEST)))
     nothing = {**bench, "instance_id": "no-difference", "FAIL_TO_PASS": ["tests/test_cart.py::test_total"]}
     elsewhere = {**bench, "instance_id": "elsewhere", "repo": "acme/other"}
-    path = write(tmp_path / "swe.jsonl", bench, smith, nothing, elsewhere)
+    unlike = {**bench, "instance_id": "unlike", "FAIL_TO_PASS": []}
+    path = write(tmp_path / "swe.jsonl", bench, smith, nothing, elsewhere, unlike)
     words = ["tasks", "import", str(path), "--clone", f"acme/shop={root}", "--out", str(tmp_path / "out"), "--json"]
     code = main([*words, "--environments", str(tmp_path / "env"), "--set", "eval_since=2026-04-01", "--set", "runs=1"])
     said = json.loads(capsys.readouterr().out)
-    assert code == 1 and [said[name]["sound"] for name in said] == [True, True, False, False], said
+    assert code == 1 and [said[name]["sound"] for name in said] == [True, True, False, False, False], said
+    assert "swe.jsonl:5: FAIL_TO_PASS: names no test" in said["unlike"]["problems"][0], "refused by itself"
     assert "doing nothing is passed" in said["no-difference"]["problems"][0]
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    only = ["--only", bench["instance_id"], "--environments", str(tmp_path / "env")]
+    assert main([*words, *only]) == 0, "what is there is not made again"
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == made
     capsys.readouterr()
     found = str(tmp_path / "out" / "acme__shop-12")
     assert main(["tasks", "validate", found, "--json", "--environments", str(tmp_path / "env")]) == 0
@@ -101,8 +108,8 @@ def test_both_forms_become_sound_tasks(shop, tmp_path, monkeypatch, capsys):
     ],
 )
 def test_a_wrong_field_is_named_with_its_line(shop, tmp_path, change, says):
-    with pytest.raises(ConfigError, match=says):
-        read_instances(write(tmp_path / "x.jsonl", {**shop[1], **change}))
+    wrong, right = read_instances(write(tmp_path / "x.jsonl", {**shop[1], **change}, shop[1]))
+    assert re.search(says, wrong.refused) and not right.refused
 
 
 @pytest.mark.parametrize(

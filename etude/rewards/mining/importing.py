@@ -45,6 +45,11 @@ class ImportConfig(Config):
     """Instances created from this day on are for evaluation, all others for training."""
 
 
+def task_id(instance: Instance) -> str:
+    """By which its task, and the directory of that, is named."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", instance.id)
+
+
 async def import_instance(
     instance: Instance, history: History, backend: Backend, environments: Environments, config: ImportConfig
 ) -> Task:
@@ -62,7 +67,7 @@ async def import_instance(
     tests = [*instance.fail_to_pass, *instance.pass_to_pass]
     since, created = config.eval_since, (instance.created or "")[:10]
     task = Task(
-        id=re.sub(r"[^A-Za-z0-9._-]+", "-", instance.id),
+        id=task_id(instance),
         instruction=f"{instance.statement.strip()}\n\nTests run with PYTHONPATH={run.environment} python3 -m pytest\n",
         files=files.given.files,
         verifier=pytest_verifier(run, tests, config.test_timeout_s),
