@@ -148,7 +148,7 @@ async def _call(options: argparse.Namespace) -> int:
         )  # fmt: skip
     finally:
         await backend.close()
-    say(json.dumps(asdict(made)) if options.json else "\n".join(made.lines()))
+    say(json.dumps(asdict(made)) if options.json else "\n".join(made.lines(options.count)))
     return 0
 
 

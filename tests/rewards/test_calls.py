@@ -7,7 +7,7 @@ import pytest
 
 from etude.cli.main import main
 from etude.errors import Exit
-from etude.rewards.mining.calls import LIMITS, generate_calls
+from etude.rewards.mining.calls import LIMITS, CallsMade, generate_calls
 from etude.rewards.mining.functions import (
     COPY,
     KEPT_CONTENT,
@@ -157,6 +157,12 @@ def test_tasks_are_sound_and_tell_what_they_hide_to_nobody(run, shop, tmp_path):
         shown = [each for each in asked if f"({each}, " in task.files["check.py"].decode()]
         assert 2 <= len(shown) <= 4, "a mend must pass the check, too"
         assert len(asked) - len(shown) >= 6 and shown == asked[: len(shown)]
+
+
+def test_fewer_tasks_than_were_asked_for_are_told():
+    made = CallsMade(7, {"not sound": 1}, ("a", "b"), {"sign": 2}, 1.0)
+    assert "fewer than the 12 that were asked for" in made.lines(12)[-1]
+    assert made.lines(2)[-1] == "     2 tasks, 1 s of sandboxes: sign 2"
 
 
 def test_the_command_goes_on_where_it_was_stopped_and_makes_the_same(shop, tmp_path, capsys):

@@ -51,11 +51,13 @@ class CallsMade:
     bugs: dict[str, int]
     sandbox_s: float
 
-    def lines(self) -> list[str]:
-        """For people."""
+    def lines(self, asked: int) -> list[str]:
+        """For people, of whom so many tasks were wanted."""
         told = [f"{self.functions:6d} functions looked at", *(f"{-n:6d} {why}" for why, n in self.refused.items())]
         kinds = ", ".join(f"{kind} {count}" for kind, count in self.bugs.items())
-        return [*told, f"{len(self.tasks):6d} tasks, {self.sandbox_s:.0f} s of sandboxes: {kinds}"]
+        told.append(f"{len(self.tasks):6d} tasks, {self.sandbox_s:.0f} s of sandboxes: {kinds}")
+        fewer = f"fewer than the {asked} that were asked for, and no function is left; name more directories of source"
+        return [*told, fewer] if len(self.tasks) < asked else told
 
 
 def training_task(record: CallRecord) -> Task:
