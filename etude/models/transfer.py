@@ -43,7 +43,7 @@ from etude.models.gguf.vocabulary import companions_of, tokenizer_of
 from etude.models.shards import SHARD_BYTES, stored_bytes, write_weights
 from etude.models.shipped import model_at
 from etude.models.size import parameters_of
-from etude.models.tokenizer import load_tokenizer, save_tokenizer
+from etude.models.tokenizer import START, load_tokenizer, save_tokenizer
 
 STORED = torch.bfloat16
 """As a policy's weights always are (`models.state`)."""
@@ -144,8 +144,6 @@ def _written(model: _Origin, out: Path, shard_bytes: int) -> Written:
             templated = _is_templated(partial)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{out}: the model cannot be written ({error}); make room there") from None
-        except (CheckpointError, InvalidRequest) as error:  # of a file that was copied, and will be gone
-            raise type(error)(str(error).replace(f"{partial}/", "")) from None
         _require_free(out)  # another command may have been faster
         partial.rename(out)
     return Written(
@@ -223,10 +221,16 @@ def _complete(directory: Path, model: _Origin) -> tuple[str, ...]:
         },
         GENERATION: {"eos_token_id": [chat.end_id, *sorted(chat.stop_ids - {chat.end_id})]},
     }
+    remarks: tuple[str, ...] = ()
     if read_template(directory) is None:
         (directory / TEMPLATE).write_text(OURS)
-    for name, said in made.items():
+        if model.tokenizer.token_to_id(START) is None:
+            said = f"it has no chat template, and none of its tokens is the {START} of Etude's own, which is put in"
+            remarks = (
+                f"{said}: it will read that as plain text; fine-tune it on sessions before it is asked anything",
+            )
+    for name, keys in made.items():
         there = files.read_table(directory, name)
-        if said.keys() - there.keys():
-            (directory / name).write_text(json.dumps(said | there, indent=2, ensure_ascii=False) + "\n")
-    return ()
+        if keys.keys() - there.keys():
+            (directory / name).write_text(json.dumps(keys | there, indent=2, ensure_ascii=False) + "\n")
+    return remarks

@@ -12,7 +12,7 @@ from sick_disk import mounted
 from test_families import DEEPSEEK, MODELS, logits, publish, publish_with_a_further_token, tensors
 
 from etude.cli.main import main
-from etude.errors import CheckpointError, ConfigError, InvalidRequest
+from etude.errors import CheckpointError, ConfigError
 from etude.host.lock import hold
 from etude.models.chat import open_chat
 from etude.models.chat_template import Message
@@ -98,19 +98,14 @@ def test_a_model_that_nobody_can_talk_to_is_taken_with_a_remark(tmp_path):
     assert f"note: {written.remarks[0]}" in written.text()
 
 
-@pytest.mark.parametrize(
-    ("template", "said"),
-    [
-        ("{% for m in messages %}{{ m }", "is no Jinja template"),
-        ("{{ raise_exception('no') }}", "refuses these messages"),
-    ],
-)
-def test_a_template_that_does_not_work_is_told_by_its_name_and_not_by_where_it_was_copied(template, said, tmp_path):
+def test_a_frame_whose_marks_the_tokens_have_not_is_a_remark(tmp_path):
     shutil.copytree(shipped_model(), tmp_path / "theirs")
-    (tmp_path / "theirs/chat_template.jinja").write_text(template)
-    with pytest.raises((CheckpointError, InvalidRequest), match=f"^chat_template.jinja: the chat template {said}"):
-        import_model(tmp_path / "theirs", tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+    (tmp_path / "theirs/chat_template.jinja").unlink(missing_ok=True)
+    assert import_model(tmp_path / "theirs", tmp_path / "known").remarks == ()
+    said = (tmp_path / "theirs/tokenizer.json").read_text()
+    (tmp_path / "theirs/tokenizer.json").write_text(said.replace("<|im_start|>", "<|begins|>"))
+    [remark] = import_model(tmp_path / "theirs", tmp_path / "out").remarks
+    assert "has no chat template, and none of its tokens is the <|im_start|>" in remark
 
 
 def test_a_runs_directory_gives_its_newest_model(tmp_path):
@@ -175,9 +170,10 @@ def test_weights_that_are_no_numbers_are_not_taken(tmp_path):
         ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "does more than one may"),
         ("{{ cycler.__init__.__globals__ }}", "refuses these messages"),
         ("{% if", "is no Jinja template"),
+        ("{{ raise_exception('no') }}", "refuses these messages"),
         ("x" * (1 << 18), "a chat template of 262,144 characters"),
     ],
-    ids=["endless", "reaching", "torn", "long"],
+    ids=["endless", "reaching", "torn", "raising", "long"],
 )
 def test_a_template_that_nobody_can_use_is_a_remark(template, said, tmp_path):
     publish("qwen3", tmp_path / "theirs")
