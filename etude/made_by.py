@@ -7,7 +7,6 @@ to that.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 from etude.config import Config
 from etude.durable import write_whole
 from etude.errors import ConfigError
-from etude.host.lock import hold
+from etude.host.lock import handle_of, hold
 
 
 def require_same(path: Path, made: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
@@ -44,8 +43,7 @@ def claim(config: Config, directory: Path) -> None:
 def alone(directory: Path) -> Generator[None]:
     """Be the only process that makes what is in a directory. Raises ConfigError where another is at it."""
     directory.mkdir(parents=True, exist_ok=True)
-    handle = os.open(directory, os.O_RDONLY)
-    try:
+    with handle_of(directory) as handle:
         try:
             hold(handle)
         except BlockingIOError as error:
@@ -53,5 +51,3 @@ def alone(directory: Path) -> Generator[None]:
                 f"{directory}: another command writes there ({error.strerror}); wait for it, or give another --out"
             ) from None
         yield
-    finally:
-        os.close(handle)

@@ -21,8 +21,8 @@ PACKAGE = ROOT / "etude"
 LEVELS = [
     {"durable", "errors", "extras", "plain", "retired", "syntax"},
     {"config"},
-    {"records", "deadlines", "explain", "host", "made_by", "plugins", "serving"},
-    {"search"},
+    {"records", "deadlines", "explain", "host", "plugins", "serving"},
+    {"search", "made_by"},
     {"harness", "environments", "kernels"},
     {"models", "weights", "tasks"},
     {"engine", "rewards", "archive"},

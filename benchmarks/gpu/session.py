@@ -28,6 +28,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,14 @@ WITHOUT_GPU = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 def play(command: Sequence[str], variables: Mapping[str, str], log: Path, deadline_s: float) -> str | None:
     """One part to its end; says what went wrong, None where nothing did. Nobody of its group is left."""
     with log.open("wb") as file:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT), **variables}, start_new_session=True,
+            preexec_fn=partial(signal.pthread_sigmask, signal.SIG_SETMASK, mask),
         )  # fmt: skip
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # what came while it started ends it, too
             process.wait(deadline_s)
         except subprocess.TimeoutExpired:
             return f"ran past its deadline of {deadline_s:.0f} s, and was ended"

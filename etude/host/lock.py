@@ -1,9 +1,9 @@
 """A file or directory that one process at a time has, or several share, for as long as they live.
 
-Owns `hold`, and what asks less: `try_hold`, `wait_for`, `share`, `share_within` and `is_held`. Nothing else calls
-flock. Who is killed while it starts another process leaves its lock to that child, until the child has become its
-program: it has every open file for that moment, which on a busy machine is long. Such a leftover is waited for by
-`hold`; a process that lives is not.
+Owns `hold`, `handle_of` (a directory to be held) and what asks less: `try_hold`, `wait_for`, `share`, `share_within`
+and `is_held`. Nothing else calls flock. Who is killed while it starts another process leaves its lock to that child,
+until the child has become its program: it has every open file for that moment, which on a busy machine is long. Such a
+leftover is waited for by `hold`; a process that lives is not.
 """
 
 from __future__ import annotations
@@ -12,10 +12,22 @@ import errno
 import fcntl
 import os
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 CHILD_S = 10.0
 """How long a child of a killed process may take to become its program."""
+
+
+@contextmanager
+def handle_of(directory: str | Path) -> Generator[int]:
+    """A directory, open to be locked."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def hold(handle: int) -> None:

@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from etude.errors import CheckpointError, ConfigError, InvalidRequest
-from etude.host.lock import hold, try_hold
+from etude.host.lock import handle_of, hold, try_hold
 from etude.models import files
 from etude.models.chat import OURS, open_chat
 from etude.models.checkpoint import family_of, opened, shapes_of, write_config
@@ -162,22 +162,13 @@ def _written(model: _Origin, out: Path, shard_bytes: int) -> Written:
 def _place_beside(out: Path) -> Generator[Path]:
     """A directory that goes away, with those of commands that were killed: each may be as large as a model."""
     for torn in out.parent.glob(f".{glob.escape(out.name)}-*{_PARTIAL}"):
-        with _open(torn) as handle:
+        with handle_of(torn) as handle:
             if try_hold(handle):
                 shutil.rmtree(torn)
     made = tempfile.TemporaryDirectory(prefix=f".{out.name}-", suffix=_PARTIAL, dir=out.parent)
-    with made as place, _open(place) as handle:
+    with made as place, handle_of(place) as handle:
         hold(handle)
         yield Path(place)
-
-
-@contextmanager
-def _open(directory: str | Path) -> Generator[int]:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
 
 
 def _require_room(place: Path, needed: int) -> None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from etude import syntax
 from etude.rewards.audit.code import Module, body_of, folded, literal, names, own_nodes, strings
 from etude.rewards.audit.findings import Category, Grade
 
@@ -215,7 +216,7 @@ def _literal_text(value: ast.expr | None) -> bool:
     """Whether it is constant text that reads as a value, as the text of a number does and `<missing>` does not."""
     try:
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            ast.literal_eval(value.value)
+            syntax.literal(value.value)
             return True
     except (ValueError, SyntaxError):
         return False

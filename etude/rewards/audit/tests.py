@@ -162,7 +162,7 @@ def _assertions(tree: ast.AST) -> list[str]:
 
 def _grew(old: str, now: ast.stmt) -> bool:
     """Whether a table has all its rows still, and behind them more, which are literals: who adds cases asks more."""
-    match ast.parse(old).body[0], now:
+    match syntax.parse(old).body[0], now:
         case ast.Assign(targets=was_named, value=ast.List(elts=was)), ast.Assign(
             targets=named, value=ast.List(elts=rows)
         ):
