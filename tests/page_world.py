@@ -101,6 +101,10 @@ class World:
         return done.stdout
 
     def _serve(self, line: str) -> str:
+        [port] = re.findall(r"port[= ](\d+)", line)
+        for other in [each for each in self._serving if re.search(rf"port[= ]{port}\b", each[0])]:
+            self._serving.remove(other)
+            self.stop(other[1], other[0])  # who starts another at its port has stopped it
         errors = self.root / ".errors"
         process = subprocess.Popen(
             ["bash", "-c", f"exec {line}"], cwd=self.cwd, env=self.env, stdin=subprocess.DEVNULL,
