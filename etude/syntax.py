@@ -1,9 +1,9 @@
 """Python's text as a tree, from any thread.
 
 Owns `parse`, `expression` and `literal`, by which all of Etude reads Python, in place of `ast.parse` and
-`ast.literal_eval` of a text. Before 3.11.9 Python
-counts how deep it is in one place for all threads (gh-106905): two that parse at once end in a SystemError, and mining
-a repository, or judging a session, does that. One at a time costs nothing: they share the interpreter's lock anyway.
+`ast.literal_eval` of a text. Before 3.11.9 Python counts how deep it is in one place for all threads (gh-106905): two
+that parse at once end in a SystemError, and mining a repository, or judging a session, does that. One at a time costs
+nothing: they share the interpreter's lock anyway.
 """
 
 from __future__ import annotations

@@ -173,10 +173,10 @@ def make_warm_start(config: WarmStartConfig, directory: Path) -> Made:
 def demonstrated(config: WarmStartConfig) -> list[Task]:
     """The tasks that the expert plays."""
     tasks = Tasks(config).take(0, config.sessions)
+    if config.family == "trail":
+        return tasks
     # the ladder's limits are those of the smallest model with the shortest prompt
-    return (
-        tasks if config.family == "trail" else config.limits.given_to([replace(each, limits=LIMITS) for each in tasks])
-    )
+    return config.limits.given_to([replace(each, limits=LIMITS) for each in tasks])
 
 
 def _imitated(config: WarmStartConfig, directory: Path) -> Made:
