@@ -24,7 +24,6 @@ from playing import RECIPE, recipe
 from arms.rejection import RejectionConfig, Round, rejection_tuned
 from etude.config import overridden
 from etude.engine.adapted import merged
-from etude.harness.conduct import EDITS
 from etude.harness.session import SessionResult
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.models.state import load_bits
@@ -34,6 +33,7 @@ from etude.rollouts.control import cpu_spent, fine_tuned_control
 from etude.rollouts.lines import rows
 from etude.trainer.config import FinetuneConfig
 from etude.trainer.documents import Document, documents_without
+from etude.trainer.taught import refuted_messages
 from etude.weights.opening import open_store
 from etude.weights.subscriber import Subscriber
 
@@ -243,11 +243,7 @@ def confirmed(result: SessionResult) -> list[Document]:
     """All that an expert said but for messages with an edit that the check of the same message refuted: hindsight tells
     that these were wrong guesses, and guessing wrong is not to be learned.
     """
-    calls = [event.data for event in result.events if event.kind == "tool_call"]
-    edited = {call["turn"] for call in calls if call["name"] in EDITS}
-    results = [event.data for event in result.events if event.kind == "tool_result"]
-    passed = {each["turn"] for each in results if each["text"].startswith("passed")}
-    return documents_without(result.segments, edited - passed)
+    return documents_without(result.segments, refuted_messages(result.events))
 
 
 # --- rejection sampling -----------------------------------------------------------------------------------------------

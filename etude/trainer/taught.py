@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 
 from etude.errors import CheckpointError
+from etude.harness.conduct import EDITS
 from etude.harness.cost import SessionCost
 from etude.harness.events import encode_event
 from etude.harness.journal import Journal
 from etude.harness.session import SessionResult
 from etude.made_by import require_same
 from etude.records import Event
+from etude.tasks.scripted import RUN_CHECK, passed
 from etude.trainer.attempts import Attempt, Judged
 from etude.trainer.documents import Document, document_of, documents_without
 
@@ -58,8 +60,9 @@ def all_said(result: SessionResult) -> list[Document]:
 
 
 def what_worked(result: SessionResult) -> list[Document]:
-    """All that was said but for messages with a call that failed, or found nothing: they are read, and not learned."""
-    return documents_without(result.segments, failed_messages(result.events))
+    """All that was said but for messages with a call that failed, or found nothing, or with an edit that the check
+    refuted: they are read, and not learned."""
+    return documents_without(result.segments, failed_messages(result.events) | refuted_messages(result.events))
 
 
 def failed_messages(events: Iterable[Event]) -> set[int]:
@@ -70,6 +73,21 @@ def failed_messages(events: Iterable[Event]) -> set[int]:
         if event.kind == "tool_result" and (event.data["error"] or event.data["text"] == "no matches"):
             failed.add(message)
     return failed
+
+
+def refuted_messages(events: Iterable[Event]) -> set[int]:
+    """Those that edit, and run the check beside it, which does not pass: wrong guesses, as hindsight tells. Counted
+    from 1."""
+    message = 0
+    edited, checked, held = set[int](), set[int](), set[int]()
+    for event in events:
+        message += event.kind in ("completion", "summary")
+        if event.kind == "tool_call":
+            edited |= {message} if event.data["name"] in EDITS else set()
+            checked |= {message} if event.data["name"] == RUN_CHECK[0] else set()
+        elif event.kind == "tool_result" and passed(event.data["text"]):
+            held.add(message)
+    return (edited & checked) - held
 
 
 def taught(judged: Judged, why: str, learned: Callable[[SessionResult], Sequence[Document]]) -> TaughtSession:

@@ -24,7 +24,7 @@ from etude.trainer.attempts import Attempt
 from etude.trainer.documents import Document
 from etude.trainer.hunting import HunterSource, fewest_tries_first
 from etude.trainer.lessons import offer
-from etude.trainer.taught import Kept, TaughtSession, TaughtSessions, failed_messages, what_worked
+from etude.trainer.taught import Kept, TaughtSession, TaughtSessions, failed_messages, refuted_messages, what_worked
 from etude.trainer.warm_start import WarmStartConfig
 
 ROOT = Path(__file__).parents[2]
@@ -102,7 +102,7 @@ def test_the_session_with_the_fewest_tries_is_the_one_that_is_learned(tmp_path):
 
 
 def test_what_failed_is_read_and_not_learned(made):
-    """Each message is learned whole or not at all, and those that are not are what the environment refused."""
+    """Each message is learned whole or not at all; those that are not were refused or refuted."""
     chat, (_, _, lines) = open_chat(MODEL), made
     masked = 0
     for line in lines:
@@ -114,13 +114,35 @@ def test_what_failed_is_read_and_not_learned(made):
             said = [part.partition("<|im_end|>")[0] for part in messages]
             answered = [part.partition("<|im_end|>")[2] for part in messages]
             well = [each for each, answer in zip(said, answered, strict=True)
-                    if "\nerror: " not in answer and "\nno matches\n" not in answer]  # fmt: skip
+                    if "\nerror: " not in answer and "\nno matches\n" not in answer
+                    and not ("edit_file" in each and "\nFAIL " in answer)]  # fmt: skip
             assert len(learned) == len(well)
             ids = [id for id, mark in zip(document["ids"], marks, strict=True) if mark == "1"]
             told = chat.tokenizer.decode(ids, skip_special_tokens=False).replace("<|im_end|>", "")
             assert told == "".join(well)  # a last message may have lost its end to the limit
             masked += len(said) - len(well)
-    assert masked == sum(line["notes"]["slips"] for line in lines if line["solved"]) > 0
+    slips, tries = (sum(line["notes"][each] for line in lines if line["solved"]) for each in ("slips", "tries"))
+    solved = sum(line["solved"] for line in lines)
+    assert masked == slips + tries - solved and slips > 0 and tries > solved
+
+
+def test_a_message_whose_edit_the_check_refuted_is_not_learned_and_one_that_only_checks_is():
+    def called(name):
+        return Event("tool_call", 0.0, {"name": name})
+
+    def answer(text):
+        return Event("tool_result", 0.0, {"text": text, "error": False})
+
+    message, check, edit = Event("completion", 0.0, {}), called("run_terminal_cmd"), called("edit_file")
+    failed, passed = answer("FAIL f(1) = 2, not 3\nfailed"), answer("passed")
+    events = [
+        *[message, check, failed],  # 1: what is wrong
+        *[message, edit, check, answer("ok"), failed],  # 2: a wrong guess
+        *[message, edit, answer("ok")],  # 3: nobody asked
+        *[message, edit, check, answer("ok"), passed],  # 4: the right one
+        message,
+    ]
+    assert refuted_messages(events) == {2}
 
 
 def test_which_messages_failed_and_what_is_learned_then_at_golden_numbers():
