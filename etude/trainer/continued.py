@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import structlog
@@ -31,6 +31,7 @@ from etude.models.shipped import model_at
 from etude.models.state import round_to_bf16
 from etude.models.stretch import stretched
 from etude.trainer.corpus.config import CorpusConfig
+from etude.trainer.corpus.filtering import holds_secret
 from etude.trainer.corpus.store import Corpus, Tokens, build_corpus
 from etude.trainer.documents import Document, ShuffledSource, Source, script_document
 from etude.trainer.midtraining import Midtraining, MidtrainingConfig, ScheduleConfig, pretrain
@@ -72,8 +73,11 @@ def make_continued(config: ContinuedConfig, directory: Path) -> dict[str, Any]:
     sources: dict[str, Source] = {
         name: ShuffledSource(each.documents("train"), config.seed) for name, each in corpora.items()
     }
-    for name, paths in config.sessions.items():
-        sources[name] = ShuffledSource(conversations(paths, chat), config.seed)
+    talks = {name: conversations(paths, chat) for name, paths in config.sessions.items()}
+    for name, each in talks.items():
+        if not each.documents:
+            raise ConfigError(f"sessions.{name}: no conversation is left ({each.secret} hold a secret); name others")
+        sources[name] = ShuffledSource(each.documents, config.seed)
     run = pretrain(
         MidtrainingConfig(model=decoder.config, seed=config.seed, **dict(config.midtraining)),
         sources,
@@ -86,7 +90,7 @@ def make_continued(config: ContinuedConfig, directory: Path) -> dict[str, Any]:
     if finished:
         round_to_bf16(run.decoder)
         save_checkpoint(run.decoder, directory / "model", tokenizer, like=config.model)
-    return _told(run, corpora, directory, finished)
+    return _told(run, corpora, talks, directory, finished)
 
 
 def _check_names(config: ContinuedConfig) -> None:
@@ -119,20 +123,31 @@ def _held_out(config: ContinuedConfig, corpora: Mapping[str, Corpus]) -> dict[st
     return found
 
 
-def conversations(paths: tuple[Path, ...], chat: Chat) -> list[Document]:
+class Conversations(NamedTuple):
+    documents: list[Document]
+    secret: int
+    """How many hold a key, a token or a password, and are left out."""
+
+
+def conversations(paths: tuple[Path, ...], chat: Chat) -> Conversations:
     """Of files with one a line, in their order. Raises ConfigError naming the file and line that is none."""
-    found = []
+    found: list[Document] = []
+    secret = 0
     for path in paths:
         try:
             # not `splitlines`: JSON may hold some characters that part lines as they are, such as U+2028
             lines = path.expanduser().read_text("utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: cannot be read ({error}); name a file of JSON lines") from None
-        found += [_conversation(line, chat, f"{path}:{at}") for at, line in enumerate(lines, 1) if line.strip()]
-    return found
+        read = [_conversation(line, chat, f"{path}:{at}") for at, line in enumerate(lines, 1) if line.strip()]
+        kept = [each for each in read if each is not None]
+        secret += len(read) - len(kept)
+        found += kept
+    return Conversations(found, secret)
 
 
-def _conversation(line: str, chat: Chat, where: str) -> Document:
+def _conversation(line: str, chat: Chat, where: str) -> Document | None:
+    """None where one of its messages holds a secret, which a model would learn to say."""
     try:
         messages = [(str(each["role"]), each["content"]) for each in json.loads(line)["messages"]]
     except (ValueError, TypeError, KeyError) as error:
@@ -149,6 +164,8 @@ def _conversation(line: str, chat: Chat, where: str) -> Document:
         )
     if not all(isinstance(content, str) for _, content in messages):
         raise ConfigError(f"{where}: a message's content is text; write calls of tools out in it")
+    if any(holds_secret(content) for content in (system, *(content for _, content in messages))):
+        return None
     # a user's later message is read as an observation is: the frame of both is the chat template's for a user
     script = [
         (_ROLES[role] if at == 0 or role != "user" else "observation", text) for at, (role, text) in enumerate(messages)
@@ -156,7 +173,13 @@ def _conversation(line: str, chat: Chat, where: str) -> Document:
     return script_document(script, chat, system)  # ty: ignore[invalid-argument-type]
 
 
-def _told(run: Midtraining, corpora: Mapping[str, Corpus], directory: Path, finished: bool) -> dict[str, Any]:
+def _told(
+    run: Midtraining,
+    corpora: Mapping[str, Corpus],
+    talks: Mapping[str, Conversations],
+    directory: Path,
+    finished: bool,
+) -> dict[str, Any]:
     """The result: what was read and what came of it."""
     lines = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
     measured = [line["held_out"] for line in lines if "held_out" in line]
@@ -176,6 +199,10 @@ def _told(run: Midtraining, corpora: Mapping[str, Corpus], directory: Path, fini
         "drawn": run.mixture.drawn,
         "max_context": run.config.model.max_context,
         "corpus": counts,
+        "sessions": {
+            name: {"conversations": len(each.documents), "dropped": {"secret": each.secret}}
+            for name, each in talks.items()
+        },
         "held_out_before": measured[0] if measured else {},
         "held_out": measured[-1] if measured else {},
         "model": str(directory / "model") if finished else "not finished",

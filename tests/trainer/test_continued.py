@@ -74,6 +74,7 @@ def test_a_checkpoint_reads_a_corpus_and_says_what_came_of_it(recipe, tmp_path, 
     assert run(recipe, tmp_path / "out") == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told["corpus"]["code"]["files"] == 2 and told["corpus"]["code"]["dropped"] == {"language": 2}
+    assert told["sessions"]["talks"] == {"conversations": 3, "dropped": {"secret": 0}}
     assert told["drawn"]["code"] > 0 and told["drawn"]["talks"] > 0
     assert told["held_out"]["code"] < told["held_out_before"]["code"] - 0.1, "the other repository is like it"
     logged = lines(tmp_path / "out")
@@ -145,7 +146,7 @@ def test_what_is_wrong_is_one_sentence(recipe, tmp_path, capsys, change, said):
 def test_of_a_conversation_the_assistants_words_alone_are_learnt(tmp_path):
     chat = open_chat(ROOT / "models/etude-tiny", load_checkpoint(ROOT / "models/etude-tiny")[1])
     (tmp_path / "a.jsonl").write_text(json.dumps(TALK) + "\n\n")
-    [document] = conversations((tmp_path / "a.jsonl",), chat)
+    [document] = conversations((tmp_path / "a.jsonl",), chat).documents
     assert chat.decode(document.token_ids[document.sampled].tolist()) == "A function.It is called cart_1."
     whole = chat.decode(document.token_ids.tolist())
     assert "You are brief." in whole and "def cart_1()" in whole
@@ -156,12 +157,27 @@ def test_of_a_conversation_the_assistants_words_alone_are_learnt(tmp_path):
             conversations((tmp_path / "a.jsonl",), chat)
 
 
+def test_a_conversation_with_a_secret_is_left_out_and_counted(recipe, tmp_path, capsys):
+    chat = open_chat(ROOT / "models/etude-tiny")
+    key = f"AKIA{'QRSTUVWXYZ234567'}"
+    told = [
+        {"messages": [{"role": "user", "content": f"The key is {key}"}, {"role": "assistant", "content": "Good."}]},
+        {"messages": [{"role": "user", "content": "The key?"}, {"role": "assistant", "content": f"It is {key}"}]},
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [told[0], TALK, told[1]])))
+    found = conversations((tmp_path / "a.jsonl",), chat)
+    assert len(found.documents) == 1 and found.secret == 2
+    (tmp_path / "b.jsonl").write_text(json.dumps(told[0]))
+    assert run(recipe, tmp_path / "out", f"sessions.talks=[{json.dumps(str(tmp_path / 'b.jsonl'))}]") == 42
+    assert "sessions.talks: no conversation is left (1 hold a secret)" in capsys.readouterr().err
+
+
 def test_a_conversation_is_a_line_whatever_characters_it_holds(tmp_path):
     chat = open_chat(ROOT / "models/etude-tiny")
     for name, plainly in (("a", True), ("b", False)):
         talk = {"messages": [*TALK["messages"], {"role": "user", "content": "a\u2028b\x85c"}, TALK["messages"][-1]]}
         (tmp_path / name).write_text(json.dumps(talk, ensure_ascii=plainly) + "\n")
-    [one], [other] = (conversations((tmp_path / name,), chat) for name in "ab")
+    [one], [other] = (conversations((tmp_path / name,), chat).documents for name in "ab")
     assert one.token_ids.tolist() == other.token_ids.tolist()
 
 
