@@ -4,7 +4,7 @@ Two things grow with a model and not with what is learnt from: the log-probabili
 vocabulary, and what every block keeps of N tokens. The first are made some rows at a time, the second kept for one
 block at a time; either is then computed once more in the backward (arXiv 1604.06174). Both give the values, and blocks
 the gradients too, bit for bit: a row does not depend on its neighbours. What fits is kept, so that small models pay
-nothing. Owns the two limits. Never knows of losses.
+nothing. Owns the limits. Never knows of losses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from etude.models.decoder import Decoder
 VOCABULARY_BYTES = 64 * 2**20
 """Of one array [rows, V] of fp32. A few of them are alive at once."""
 BLOCKS_BYTES = 2**30
-"""What the blocks may keep of a piece."""
+"""What the blocks may keep of a piece, where engines and sandboxes want memory too."""
+ALONE_BYTES = 2**31
+"""The same of supervised training, which has its machine to itself."""
 
 
 def sampled_logprobs(
@@ -57,9 +59,11 @@ def by_rows(
     return tuple(map(torch.cat, zip(*parts, strict=True)))
 
 
-def recomputes_blocks(config: ModelConfig, tokens: int, frozen: int = 0, width: int = 4) -> bool:
-    """Whether the blocks would keep more of so many tokens than they may, in numbers of `width` bytes. Below the first
-    that is trained, `frozen` many, they keep nothing.
+def recomputes_blocks(
+    config: ModelConfig, tokens: int, frozen: int = 0, width: int = 4, most: int | None = None
+) -> bool:
+    """Whether the blocks would keep more of so many tokens than `most` (`BLOCKS_BYTES`), in numbers of `width` bytes.
+    Below the first that is trained, `frozen` many, they keep nothing.
     """
     heads = (config.heads + config.kv_heads) * config.head_width
     kept = sum(
@@ -68,4 +72,4 @@ def recomputes_blocks(config: ModelConfig, tokens: int, frozen: int = 0, width: 
         + 4 * (config.experts_per_token * config.expert_width if config.routes(layer) else config.dense_width)
         for layer in range(frozen, config.layers)
     )
-    return width * tokens * kept > BLOCKS_BYTES
+    return width * tokens * kept > (BLOCKS_BYTES if most is None else most)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from etude.kernels.devices import put
 from etude.models.attention import PackedAttention
 from etude.models.decoder import Decoder, Routing
-from etude.trainer.activations import by_rows, recomputes_blocks
+from etude.trainer import activations
 from etude.trainer.documents import Document, taken_together
 
 
@@ -127,7 +127,9 @@ def _mean(parts: Sequence[tuple[int, Tensor]]) -> Tensor:
 
 def _recomputes(decoder: Decoder, tokens: int) -> bool:
     width = (decoder.computes_in or torch.float32).itemsize
-    return recomputes_blocks(decoder.config, tokens, _frozen_blocks(decoder), width)
+    return activations.recomputes_blocks(
+        decoder.config, tokens, _frozen_blocks(decoder), width, activations.ALONE_BYTES
+    )
 
 
 def _frozen_blocks(decoder: Decoder) -> int:
@@ -185,7 +187,7 @@ def _cross_entropies(
         return (F.cross_entropy(logits(hidden_RD), ids_R, reduction="none"),)
 
     rows = hidden_ND.index_select(0, put(predicts, ids.device)), ids.index_select(0, put(predicts + ahead, ids.device))
-    return by_rows(decoder, of, *rows, whole_on_host=True)[0]
+    return activations.by_rows(decoder, of, *rows, whole_on_host=True)[0]
 
 
 def load_balance(routing: Routing) -> Tensor:

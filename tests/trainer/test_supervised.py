@@ -70,7 +70,7 @@ def test_pieces_give_the_gradients_and_figures_of_the_whole_and_compute_no_block
     drawn[4].sampled[:] = False
     found = []
     for most in (2**30, 2**17 + 2**15):
-        monkeypatch.setattr(activations, "BLOCKS_BYTES", most)
+        monkeypatch.setattr(activations, "ALONE_BYTES", most)
         decoder = Decoder(shape)
         decoder.initialise(0)
         forward, sizes = decoder.forward, []
