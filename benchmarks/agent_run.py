@@ -6,8 +6,8 @@ It calls the commands of docs/whole-run.md one after the other and prints each: 
 benchmarks/mined, and of every --repository, split by time; SmolLM2 imported and started on demonstrations;
 `etude serve` as the judge; `etude bench` before and after `etude train recipes/agent.toml`. What is made once (model,
 tasks, start) is kept in --out and not made again. All that it makes itself are the practice tasks: generated ones with
-room for ten tools, the mined tasks' rubric and an AGENTS.md. The last line is one JSON object. The exit code is 1 where
-a feature that the recipe turns on has not acted.
+room for ten tools, the mined tasks' rubric and an AGENTS.md. The last line is one JSON object; its `wall_s` is null
+where --out held something before. The exit code is 1 where a feature that the recipe turns on has not acted.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def main() -> None:
     options = parser.parse_args()
     began, out = time.monotonic(), options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
+    resumed = any(out.iterdir())
     mined = tasks_of(out, options.repository, options.train, options.exam)
     practised(out, options.practice)
     model, start = imported(out), started(out, options.start)
@@ -70,7 +71,8 @@ def main() -> None:
         after = examined(run / "model", out, "after", options.attempts)
     report(out)
     found = line(json.loads((run / "summary.json").read_text())["counters"], before, after)
-    print(json.dumps({**found, "mined_tasks": mined, "wall_s": round(time.monotonic() - began, 1)}))
+    took = None if resumed else round(time.monotonic() - began, 1)
+    print(json.dumps({**found, "mined_tasks": mined, "wall_s": took}))
     sys.exit(bool(found["not_acted"]))
 
 

@@ -302,6 +302,8 @@ def test_a_journal_answers_one_question_for_one_process(tmp_path):
     report = funnel(again.decisions, {"b": "no room"})
     assert report.dropped == {"flaky": 1} and report.commits == 2 and any("no room" in line for line in report.lines())
     assert report.lines()[-1].endswith("are judged by the repository's own tests only (no hidden checks)")
+    untested = funnel({"a": Decision("a", None, "no tests")}, {})
+    assert "test_*.py or *_test.py" in untested.lines()[-1]
     again.close()
 
 

@@ -103,6 +103,8 @@ class Funnel:
             told.append(f"{-count:6d} {reason:<32}{left:6d} left")
         told += [f"{-1:6d} undecided: {commit[:12]} {why}" for commit, why in self.undecided.items()]
         told += [f"{len(self.kept):6d} tasks kept, {self.sandbox_s:.0f} s of sandboxes"]
+        if not self.kept and self.dropped.get("no tests"):
+            return [*told, "no tests: a commit has to change files that pytest finds by name, test_*.py or *_test.py"]
         return [
             *told,
             f"{self.tests_alone:6d} of them are judged by the repository's own tests only (no hidden checks)",
