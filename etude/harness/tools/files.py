@@ -13,7 +13,7 @@ from typing import Any
 
 from etude.environments.base import Sandbox
 from etude.harness.schema import Parameter
-from etude.harness.tools.base import Tool, ToolConfig, ToolError, absolute, cut_lines
+from etude.harness.tools.base import Tool, ToolConfig, ToolError, absolute, cut_lines, relative
 from etude.harness.tools.edit import replace_once
 
 _PATH = Parameter("path", "Path of the file, relative to /workspace.")
@@ -91,14 +91,36 @@ async def write_verified(sandbox: Sandbox, config: ToolConfig, path: str, data: 
 
 
 async def suggest(sandbox: Sandbox, path: str) -> str:
-    """The most similar name in the same directory, as a question; empty if there is none."""
-    directory, name = posixpath.split(path)
+    """What is most like a path that is not there, as a question: part by part, from the first that is wrong on; empty
+    where nothing is like it."""
+    directory, wrong = path, list[str]()
+    names: list[str] | None = None
+    while names is None and directory != "/":
+        directory, name = posixpath.split(directory)
+        wrong.insert(0, name)
+        names = await _names(sandbox, directory)
+    for name in wrong:
+        [close] = _like(name, names or []) or [""]
+        if not close:
+            return ""
+        directory = posixpath.join(directory, close)
+        names = await _names(sandbox, directory)
+    told = posixpath.basename(directory) if len(wrong) == 1 else relative(directory)
+    return f"; did you mean {told}?"
+
+
+async def _names(sandbox: Sandbox, directory: str) -> list[str] | None:
     try:
-        names = [entry.name for entry in await sandbox.list_dir(directory)]
+        return [entry.name for entry in await sandbox.list_dir(directory)]
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return ""
-    close = [other for other in names if other.startswith(f"{name}.")] or difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+        return None
+
+
+def _like(name: str, names: list[str]) -> list[str]:
+    """One, if there is one."""
+    if name in names:
+        return [name]
+    return [each for each in names if each.startswith(f"{name}.")][:1] or difflib.get_close_matches(name, names, n=1)
 
 
 READ_FILE = Tool(
