@@ -55,7 +55,7 @@ class Hunter(ScriptedPlayer):
         asked = _ASKED.search(f"{instruction} ")
         self._function, self._path = asked.groups() if asked else ("", "")
         self._chance = random.Random(f"slips {seed}")  # of its own: whoever slips tries the same mends
-        self._slips = Slips(self._chance, self._path)
+        self._slips = Slips(self._chance, self._path, self._function)
         super().__init__(self._slipping(self._play()))
 
     def _play(self) -> Turns:

@@ -1,10 +1,10 @@
 """Calls as a model gets them wrong: what a scripted player says now and then, and is refused.
 
 Owns `Slips`. The kinds are those of SmolLM2-135M's sessions on real code: a path or a name that lost letters, the first
-part of a path in place of a name, a command in place of a path, a line that is not quite what the file has, one word of
-it, parameters that the tool has not, and one that is missing. A call that fails changes nothing. What it is answered is
-the environment's. Whoever learns from such a session does not learn these messages, but what is said after them
-(`trainer.hunting`).
+part of a path in place of a name, a command or a pattern in place of a path, a line that is not quite what the file
+has, one word of it, the same line again in place of another, parameters that the tool has not, and one that is missing.
+A call that fails changes nothing. What it is answered is the environment's. Whoever learns from such a session does not
+learn these messages, but what is said after them (`trainer.hunting`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from etude.tasks.scripted import Call
 
 UNKNOWN = ("size", "line", "text", "query", "range")
 """Parameters that no tool of the small set has."""
+UNCHANGED = 3
+"""How much likelier an edit that changes nothing is than another slip: half of a small model's are such."""
 _OFTEN = 3
 """A word that a function has so often is in its file more than once, whatever was edited since."""
 Given = dict[str, str]
@@ -26,8 +28,8 @@ Given = dict[str, str]
 class Slips:
     """What a call about the file at `path` becomes."""
 
-    def __init__(self, rng: random.Random, path: str) -> None:
-        self._rng, self._path = rng, path
+    def __init__(self, rng: random.Random, path: str, function: str) -> None:
+        self._rng, self._path, self._function = rng, path, function
         self.text = ""
         """As much of the file as was read."""
 
@@ -40,7 +42,7 @@ class Slips:
         if "pattern" in given or "path" in given:
             ways.append(self._elsewhere)
         if "old" in given:
-            ways += [self._not_there, self._not_unique]
+            ways += [self._not_there, self._not_unique, *[_unchanged] * UNCHANGED]
         self._rng.shuffle(ways)
         return name, next(wrong for way in ways if (wrong := way(given)) is not None)
 
@@ -56,7 +58,7 @@ class Slips:
         parts = self._path.split("/")
         at = self._rng.randrange(len(parts))
         lost = "/".join([*parts[:at], self._lost(parts[at]), *parts[at + 1 :]])
-        return {**given, "path": self._rng.choice((lost, lost, f"python3 {CHECK}"))}
+        return {**given, "path": self._rng.choice((lost, lost, f"python3 {CHECK}", rf"def {self._function}\b"))}
 
     def _other_name(self, given: Given) -> Given:
         [word] = re.findall(r"\w+(?=\\b$)", given["pattern"])
@@ -82,3 +84,7 @@ class Slips:
             return word * 2
         at = len(word) - count if self._rng.random() < 0.6 else self._rng.randrange(1, len(word) - count + 1)
         return word[:at] + word[at + count :]
+
+
+def _unchanged(given: Given) -> Given:
+    return {**given, "new": given["old"]}

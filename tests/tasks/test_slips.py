@@ -22,7 +22,7 @@ LINE = "    quoted = [quote(arg) for arg in args]"
 def forms(call, seeds=300):
     found = []
     for seed in range(seeds):
-        slips = Slips(random.Random(seed), PATH)
+        slips = Slips(random.Random(seed), PATH, "args2sh")
         slips.text = TEXT
         name, given = slips.wrong_form(call)
         assert name == call[0] and given != call[1]
@@ -37,10 +37,11 @@ def is_shortened(wrong, right):
 
 
 @pytest.mark.parametrize("call", [GREP, read(PATH, 7), EDIT], ids=["grep", "read", "edit"])
-def test_a_path_loses_letters_or_is_a_command_and_is_never_the_files(call):
+def test_a_path_loses_letters_or_is_a_command_or_a_pattern_and_is_never_the_files(call):
     paths = {given["path"] for given in forms(call) if given.get("path", PATH) != PATH}
-    assert f"python3 {CHECK}" in paths and "bolton/strutils.py" in paths
-    assert all(is_shortened(path, PATH) for path in paths - {f"python3 {CHECK}"}) and len(paths) > 5
+    others = {f"python3 {CHECK}", r"def args2sh\b"}
+    assert others < paths and "bolton/strutils.py" in paths
+    assert all(is_shortened(path, PATH) for path in paths - others) and len(paths) > 5
 
 
 def test_a_name_loses_letters_or_is_that_of_the_path():
@@ -59,10 +60,15 @@ def test_what_is_to_be_replaced_is_not_there_or_there_too_often():
     assert "args" in wrong
 
 
+def test_an_edit_changes_nothing_more_often_than_it_slips_in_another_way():
+    unchanged = [given for given in forms(EDIT) if given.get("new") == given.get("old")]
+    assert 100 < len(unchanged) < 200 and all(given == {**EDIT[1], "new": EDIT[1]["old"]} for given in unchanged)
+
+
 @pytest.mark.parametrize("call", [GREP, read(PATH, 7), EDIT], ids=["grep", "read", "edit"])
 def test_a_parameter_is_too_many_or_misnamed_and_of_an_edit_the_last_is_left_out(call):
     right = set(call[1])
-    malformed = {frozenset(given) for given in forms(call) if set(given) not in (right, right | {"path"})}
+    malformed = {frozenset(given) for given in forms(call, 1500) if set(given) not in (right, right | {"path"})}
     last = list(call[1])[-1]
     expected = {frozenset(right | {name}) for name in UNKNOWN} | {
         frozenset(right - {last} | {name}) for name in UNKNOWN
@@ -72,4 +78,5 @@ def test_a_parameter_is_too_many_or_misnamed_and_of_an_edit_the_last_is_left_out
 
 def test_the_same_seed_slips_the_same_way():
     assert forms(EDIT, 20) == forms(EDIT, 20)
-    assert forms(EDIT, 1) == [{**EDIT[1], "old": "    return sep.jo(quoted)"}]
+    unchanged, lost = {**EDIT[1], "new": EDIT[1]["old"]}, {**EDIT[1], "old": "    return sep.joi(quoted)"}
+    assert forms(EDIT, 3) == [unchanged, unchanged, lost]

@@ -3,8 +3,10 @@
     directories ─► functions, less what is kept out ─► calls that are plain ─► bugs that they tell ─► sound? ─► Harbor
 
 Owns `generate_calls` and `training_task`. The tasks are of the kind of the evaluation's real code (`tasks.realcalls`),
-and nothing of that is in them (`rewards.mining.functions`), nor any kind of bug that is held out. Every function that
-was tried is in a journal before the next is, so that a killed run goes on; the same seed makes the same tasks.
+and nothing of that is in them (`rewards.mining.functions`), nor any kind of bug that is held out. In each task the
+package has a name of its own (`tasks.renamed`): who practises on thirty packages learns their names by heart, and does
+not learn to copy a path. Every function that was tried is in a journal before the next is, so that a killed run goes
+on; the same seed makes the same tasks.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from etude.rewards.pure import Found, Refused
 from etude.tasks.harbor import write_task
 from etude.tasks.holdout import is_held_out
 from etude.tasks.realcalls import CallRecord, task_of
+from etude.tasks.renamed import renamed
 
 LIMITS = Limits(max_turns=14, max_context_tokens=4096, max_sampled_tokens=1536)
 """The evaluation's turns, with room for a published model's tokens: in those of SmolLM2 its prompt, a function and five
@@ -146,7 +149,7 @@ class _Maker:
         """Tasks on disk, and lines of the journal: a function's own is the last of its lines. Ends with `count`."""
         started, planned = time.monotonic(), self.bugs.copy()
         chosen = [_chosen(candidates(*each, "train"), planned) for each in zip(group, answers, strict=True)]
-        tasks = {record.id: training_task(record) for records in chosen for record in records}
+        tasks = {record.id: training_task(renamed(record)) for records in chosen for record in records}
         fine, told = await sound(list(tasks.values()), self.backend), list[Decision]()
         share = round((spent + time.monotonic() - started) / len(group), 3)
         for found, answer, records in zip(group, answers, chosen, strict=True):
