@@ -18,6 +18,11 @@ from etude.tasks.realcalls import CallRecord
 
 _CONSONANTS, _VOWELS = "bbcdddfghjkllmmnnprrssttvwxz", "aaeeiioouy"
 _ENDS = ("", "", "", "", "s", "z", "x", "er", "py", "lib", "kit", "tools", "core", "2")
+FRAME = ("tool", "call", "function", "parameter", "response", "command", "pattern", "path", "python", "check", "def")
+"""Words that the form of a call, or an answer, is made of. A model that has learned when to say these does not copy a
+name that begins with one, such as toolz, unless it has seen that."""
+FRAMED = 0.2
+"""The share of names that begin with such a word."""
 
 
 def renamed(record: CallRecord) -> CallRecord:
@@ -51,7 +56,10 @@ def renamed(record: CallRecord) -> CallRecord:
 def made_up(rng: random.Random) -> str:
     """A name as packages have them, that Python knows nothing by."""
     while True:
-        name = rng.choice(("", "_")).join(_word(rng) for _ in range(rng.choice((1, 1, 1, 2)))) + rng.choice(_ENDS)
+        words = [_word(rng) for _ in range(rng.choice((1, 1, 1, 2)))]
+        if rng.random() < FRAMED:
+            words[0] = rng.choice(FRAME) + rng.choice(("", "s", "z", "ie", "let", words[0]))
+        name = rng.choice(("", "_")).join(words) + rng.choice(_ENDS)
         if not (keyword.iskeyword(name) or name in sys.stdlib_module_names):
             return name
 

@@ -7,7 +7,7 @@ import sys
 
 from etude.tasks.check import CHECK
 from etude.tasks.realcalls import call_records, task_of
-from etude.tasks.renamed import made_up, renamed
+from etude.tasks.renamed import FRAME, made_up, renamed
 
 SOME = [each for each in call_records() if each.split == "eval" and "/" in each.path][:12]
 
@@ -41,3 +41,4 @@ def test_a_name_is_one_that_python_can_import_and_does_not_know():
     names = [made_up(rng) for _ in range(2000)]
     assert all(name.isidentifier() and name not in sys.stdlib_module_names for name in names)
     assert len(set(names)) > 1500
+    assert 0.15 < sum(name.startswith(FRAME) for name in names) / len(names) < 0.25
