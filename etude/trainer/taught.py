@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -67,27 +67,33 @@ def what_worked(result: SessionResult) -> list[Document]:
 
 def failed_messages(events: Iterable[Event]) -> set[int]:
     """Counted from 1."""
-    message, failed = 0, set()
-    for event in events:
-        message += event.kind in ("completion", "summary")
-        if event.kind == "tool_result" and (event.data["error"] or event.data["text"] == "no matches"):
-            failed.add(message)
-    return failed
+    return {
+        message
+        for message, event in _by_message(events)
+        if event.kind == "tool_result" and (event.data["error"] or event.data["text"] == "no matches")
+    }
 
 
 def refuted_messages(events: Iterable[Event]) -> set[int]:
     """Those that edit, and run the check beside it, which does not pass: wrong guesses, as hindsight tells. Counted
     from 1."""
-    message = 0
     edited, checked, held = set[int](), set[int](), set[int]()
-    for event in events:
-        message += event.kind in ("completion", "summary")
-        if event.kind == "tool_call":
-            edited |= {message} if event.data["name"] in EDITS else set()
-            checked |= {message} if event.data["name"] == RUN_CHECK[0] else set()
+    for message, event in _by_message(events):
+        if event.kind == "tool_call" and event.data["name"] in EDITS:
+            edited.add(message)
+        elif event.kind == "tool_call" and event.data["name"] == RUN_CHECK[0]:
+            checked.add(message)
         elif event.kind == "tool_result" and passed(event.data["text"]):
             held.add(message)
     return (edited & checked) - held
+
+
+def _by_message(events: Iterable[Event]) -> Iterator[tuple[int, Event]]:
+    """Each event, and the number of the message that it belongs to."""
+    message = 0
+    for event in events:
+        message += event.kind in ("completion", "summary")
+        yield message, event
 
 
 def taught(judged: Judged, why: str, learned: Callable[[SessionResult], Sequence[Document]]) -> TaughtSession:

@@ -25,7 +25,7 @@ def test_what_ranks_hold_is_measured_in_fresh_ones_and_is_no_less_than_arithmeti
     found = mesh_memory.held(LAYERS)
     version = 2 * parameters_of(mesh_memory.shape(LAYERS)) / 4 / mesh_memory.MIB
     assert 0.25 < found["rss_share_4"] < 0.5 and found["rss_share_4"] < found["rss_peak_share_4"]
-    assert 1.9 * version < found["publish_arrays_mb"] < 4 * version, "of three versions at the most, dealt out by size"
+    assert 2.9 * version < found["publish_arrays_mb"] < 4 * version, "three sets (results.md), dealt out by size"
     assert 0 < found["publish_extra_mb"] < 4 * version
 
 

@@ -100,11 +100,12 @@ async def suggest(sandbox: Sandbox, path: str) -> str:
         wrong.insert(0, name)
         names = await _names(sandbox, directory)
     for name in wrong:
-        [close] = _like(name, names or []) or [""]
+        if names is None:
+            names = await _names(sandbox, directory)
+        close = _like(name, names or [])
         if not close:
             return ""
-        directory = posixpath.join(directory, close)
-        names = await _names(sandbox, directory)
+        directory, names = posixpath.join(directory, close), None
     told = posixpath.basename(directory) if len(wrong) == 1 else relative(directory)
     return f"; did you mean {told}?"
 
@@ -116,11 +117,10 @@ async def _names(sandbox: Sandbox, directory: str) -> list[str] | None:
         return None
 
 
-def _like(name: str, names: list[str]) -> list[str]:
-    """One, if there is one."""
-    if name in names:
-        return [name]
-    return [each for each in names if each.startswith(f"{name}.")][:1] or difflib.get_close_matches(name, names, n=1)
+def _like(name: str, names: list[str]) -> str:
+    """Itself, where it is there; empty where none is like it."""
+    longer = [each for each in names if each.startswith(f"{name}.")]
+    return name if name in names else next(iter(longer or difflib.get_close_matches(name, names, n=1)), "")
 
 
 READ_FILE = Tool(
