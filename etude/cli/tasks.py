@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from etude.environments.base import Backend
     from etude.rewards.mining.journal import Decision
+    from etude.tasks.mined.environment import Environments
 
 
 REPOSITORY_KINDS = ("bug", "deletion", "revert", "lint", "types")
@@ -300,6 +301,12 @@ def _said(
     return 1 if any(problems.values()) else 0
 
 
+def _environments(options: argparse.Namespace) -> Environments:
+    from etude.tasks.mined.environment import Environments, default_root
+
+    return Environments(options.environments or default_root(), tell=lambda said: say(said, sys.stderr))
+
+
 def _open(environments: Path, limits: Literal["cgroup", "rlimit"] | None) -> Backend:
     """Sandboxes that see the environments, where there are some."""
     from etude.environments.backends import open_backend
@@ -335,23 +342,25 @@ async def _import(options: argparse.Namespace) -> int:
     from etude.errors import ConfigError
     from etude.rewards.mining.importing import ImportConfig, import_instance, task_id
     from etude.tasks.harbor import write_task
-    from etude.tasks.mined.environment import Environments, default_root
     from etude.tasks.mined.history import History
     from etude.tasks.swe import read_instances
 
     config = load_recipe(options.config, ImportConfig, options.set)
     pairs = (pair.partition("=") for pair in options.clone)
     clones = {name: History(Path(path).expanduser()) for name, _, path in pairs}  # no shell expands ~ behind a =
-    environments = Environments(options.environments or default_root())
+    environments = _environments(options)
     backend, found, not_taken = _open(environments.root, options.limits), {}, {}
     try:
         wanted = [each for each in read_instances(options.instances) if not options.only or each.id in options.only]
         for instance in wanted:
             _tell(len(found), len(wanted), "instances", instance.id)
-            if (options.out / task_id(instance)).exists():  # a command that was stopped goes on
+            directory = options.out / task_id(instance)
+            if (directory / "task.toml").is_file():  # a command that was stopped goes on
                 found[instance.id] = ()
                 continue
             try:
+                if directory.exists():
+                    raise ConfigError(f"{directory}: is there already, and is no task; remove it")
                 if instance.refused:
                     raise ConfigError(instance.refused)
                 if instance.repository not in clones:
@@ -371,13 +380,12 @@ async def _mine(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
     from etude.rewards.mining.mine import MineConfig, mine
     from etude.tasks.mined.clone import cloned, is_address
-    from etude.tasks.mined.environment import Environments, default_root
     from etude.tasks.mined.issues import read_issues
 
     own = [f"revision={json.dumps(options.revision)}", f"most={options.most}", f"jobs={options.jobs}"]
     config = load_recipe(options.config, MineConfig, [*own, *options.set])
     issues = read_issues(options.issues) if options.issues else {}
-    environments = Environments(options.environments or default_root())
+    environments = _environments(options)
     repository = Path(options.repository)
     if is_address(options.repository):
         say(f"cloning {options.repository}", sys.stderr)
@@ -395,14 +403,13 @@ async def _generate(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
     from etude.rewards.mining.generate import generate
     from etude.rewards.mining.making import GenerateConfig
-    from etude.tasks.mined.environment import Environments, default_root
 
     _refuse(options, "the ladder", "rung", "split")
     own = [f"count={options.count}", f"seed={options.seed}", f"jobs={options.jobs or 2}"]
     own += [f"kinds={json.dumps(options.kind)}"] if options.kind else []
     own += [f"levels={json.dumps(options.level)}"] if options.level else []
     config = load_recipe(options.config, GenerateConfig, [*own, *options.set])
-    environments = Environments(options.environments or default_root())
+    environments = _environments(options)
     backend = _open(environments.root, options.limits)
     try:
         [repository] = options.repository

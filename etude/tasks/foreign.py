@@ -41,7 +41,8 @@ class Foreign:
 
     task: Task
     context: Path | None
-    """The directory with the Dockerfile; None where the task names an image that is built already."""
+    """The directory with the Dockerfile; None where the task only names an image. Where it has both, the image is one
+    that somebody has built of the Dockerfile, and so it is built here."""
     solution: Mapping[str, bytes]
     """The files of solution/, solve.sh among them; empty where there is none."""
 
@@ -60,8 +61,8 @@ def read_foreign(directory: Path) -> Foreign:
     if sorted(environment.glob("*compose*")):
         raise ConfigError(f"{environment}: several containers cannot be run; give it one Dockerfile")
     has_dockerfile = (environment / "Dockerfile").is_file()
-    if has_dockerfile == (written.environment.docker_image is not None):
-        raise ConfigError(f"{path}: give environment.docker_image or environment/Dockerfile, one of the two")
+    if not has_dockerfile and written.environment.docker_image is None:
+        raise ConfigError(f"{path}: give environment.docker_image or environment/Dockerfile")
     tests = read_files(directory / "tests")
     if "test.sh" not in tests:
         raise ConfigError(f"{directory}/tests/test.sh: missing; it judges the task")
@@ -80,7 +81,7 @@ def read_foreign(directory: Path) -> Foreign:
         instruction=read_text(directory / "instruction.md"),
         files={},
         verifier=verifier,
-        image=written.environment.docker_image or "host",
+        image="host" if has_dockerfile else written.environment.docker_image or "host",
         limits=replace(LIMITS, wall_s=written.agent.timeout_sec),
         provenance={"family": "harbor", **written.metadata, **({"harbor": rest} if rest else {})},
     )

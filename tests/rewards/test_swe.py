@@ -70,7 +70,9 @@ def test_both_forms_become_sound_tasks(shop, tmp_path, monkeypatch, capsys):
     path = write(tmp_path / "swe.jsonl", bench, smith, nothing, elsewhere, unlike)
     words = ["tasks", "import", str(path), "--clone", f"acme/shop={root}", "--out", str(tmp_path / "out"), "--json"]
     code = main([*words, "--environments", str(tmp_path / "env"), "--set", "eval_since=2026-04-01", "--set", "runs=1"])
-    said = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    assert printed.err.count("installing what the tests need: ") == 1, "it takes minutes, and is said"
+    said = json.loads(printed.out)
     assert code == 1 and [said[name]["sound"] for name in said] == [True, True, False, False, False], said
     assert "swe.jsonl:5: FAIL_TO_PASS: names no test" in said["unlike"]["problems"][0], "refused by itself"
     assert "doing nothing is passed" in said["no-difference"]["problems"][0]
@@ -79,6 +81,9 @@ def test_both_forms_become_sound_tasks(shop, tmp_path, monkeypatch, capsys):
     assert main([*words, *only]) == 0, "what is there is not made again"
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == made
     capsys.readouterr()
+    (tmp_path / "other" / bench["instance_id"]).mkdir(parents=True)
+    assert main([*words[:-2], str(tmp_path / "other"), "--json", *only]) == 1, "a directory is no task"
+    assert "is no task; remove it" in capsys.readouterr().out
     found = str(tmp_path / "out" / "acme__shop-12")
     assert main(["tasks", "validate", found, "--json", "--environments", str(tmp_path / "env")]) == 0
     counted = json.loads(capsys.readouterr().out)[found]

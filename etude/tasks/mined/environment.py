@@ -18,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,10 +135,10 @@ def default_root() -> Path:
 
 
 class Environments:
-    """The environments below one directory of this machine."""
+    """The environments below one directory of this machine. `tell` hears what is installed, which may take minutes."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, tell: Callable[[str], None] = lambda said: None) -> None:
+        self.root, self._tell = root, tell
         root.mkdir(parents=True, exist_ok=True)
         root.chmod(0o755)
         for torn in root.glob(".installing-*"):  # by a process that was killed; one that installs now holds it
@@ -172,6 +172,7 @@ class Environments:
 
     async def _make(self, requirements: Requirements) -> None:
         whole = (*requirements.needed, *requirements.wanted)
+        self._tell(f"installing what the tests need: {', '.join(whole) or RUNNERS[0]}")
         attempts = [(*lines, runner) for lines in dict.fromkeys([whole, requirements.needed]) for runner in RUNNERS]
         why = ""
         for lines in attempts:

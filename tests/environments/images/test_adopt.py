@@ -125,7 +125,6 @@ def test_a_solution_holds_every_name_of_a_file(alpine, tmp_path):
         ("environment/docker-compose.yaml", "services: {}", "several containers"),
         ("tests/Dockerfile", "FROM x", "environment of their own"),
         ("steps/one/instruction.md", "x", "steps: not supported"),
-        ("task.toml", 'schema_version = "1.4"\n[environment]\ndocker_image = "x"\n', "one of the two"),
         ("task.toml", 'schema_version = "1.4"\n[verifier]\nenv = { KEY = "x" }\n', r"verifier\.env: unknown key"),
         ("task.toml", 'schema_version = "1.4"\n[environment]\nnetwork_mode = "public"\n', r"environment\.network_mode"),
     ],
@@ -135,6 +134,21 @@ def test_what_is_not_supported_is_named(tmp_path, path, text, says):
     (tmp_path / "task" / path).parent.mkdir(exist_ok=True, parents=True)
     (tmp_path / "task" / path).write_text(text)
     with pytest.raises(ConfigError, match=says):
+        read_foreign(tmp_path / "task")
+
+
+def test_an_image_beside_its_dockerfile_is_the_one_that_is_built(tmp_path):
+    """As registries of converted tasks have it; Harbor takes the built one, which no store of ours has."""
+    shutil.copytree(TASKS / "hello-world", tmp_path / "task")
+    path = tmp_path / "task/task.toml"
+    path.write_text(path.read_text().replace("[environment]\n", '[environment]\ndocker_image = "them/theirs:1"\n'))
+    found = read_foreign(tmp_path / "task")
+    assert (found.task.image, found.context) == ("host", tmp_path / "task/environment")
+    (tmp_path / "task/environment/Dockerfile").unlink()
+    found = read_foreign(tmp_path / "task")
+    assert (found.task.image, found.context) == ("them/theirs:1", None)
+    shutil.copyfile(TASKS / "hello-world/task.toml", path)
+    with pytest.raises(ConfigError, match=r"docker_image or environment/Dockerfile"):
         read_foreign(tmp_path / "task")
 
 
