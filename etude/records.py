@@ -121,7 +121,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Scored:
-    """The verifier gave a verdict on a session that ended by itself."""
+    """The verifier gave a verdict on a session that ended by itself, or was ended for repeating itself."""
 
     reward: float
     parts: Mapping[str, float]
@@ -131,7 +131,7 @@ class Scored:
 class Truncated:
     """A limit of the task cut the session. The final state was judged all the same: the verdict counts."""
 
-    limit: Literal["turns", "context", "tokens", "wall", "repetition"]
+    limit: Literal["turns", "context", "tokens", "wall"]
     reward: float
     parts: Mapping[str, float]
 

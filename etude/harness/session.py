@@ -2,8 +2,8 @@
 
     opening → sample → append exactly that → read the calls → run them → append the observation → sample → …
 
-until a message without a call (`finished`), or a limit. This is the heart of Etude: a model is trained by what
-happened here, and used through it afterwards. So the rules are strict:
+until a message without a call (`finished`), a limit, or turns that repeat themselves. This is the heart of Etude: a
+model is trained by what happened here, and used through it afterwards. So the rules are strict:
 
 - Token ids are the only truth. The context only ever grows at its end; what the sampler returned is kept as it is, with
   log-probability and version of each token, and is never decoded and encoded again. Text is a view, for the parser.
@@ -49,6 +49,8 @@ from etude.harness.turns import Review, TurnRunner
 from etude.records import Event, Limits, Segment, Task
 
 NO_FILES: Mapping[str, bytes] = {}
+MOST_STALE_TURNS = 3
+"""A model that is told nothing new for so many turns in a row will not get out of it by itself."""
 _CHANGED = "[Your instructions have changed since. They are now:]"
 
 
@@ -349,6 +351,8 @@ class Session:
             if not await self._runner.run(turn):
                 return "wall"
             await self.checkpoints.turn_over(turn)
+            if self.state.stale_turns >= MOST_STALE_TURNS:
+                return "repetition"
             words = self._budget.fitted(turn.texts())
             if stop := self._budget.exhausted(words.tokens):
                 return stop

@@ -7,6 +7,9 @@ nothing: `harness.session` does.
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -19,7 +22,7 @@ from etude.harness.tools import ToolResult
 from etude.records import Event, EventKind, Segment
 
 Stop: TypeAlias = Literal["finished", "turns", "context", "tokens", "wall", "repetition"]
-"""How a prompt ended: by itself, by a limit, or because the model twice fell into saying the same over and over."""
+"""How a prompt ended: by itself, by a limit, or because the model fell into saying or doing the same over and over."""
 
 _COUNTS = (
     "turns", "tool_calls", "malformed_calls", "parallel_turns", "cut_messages", "sampled_tokens", "observed_tokens",
@@ -33,6 +36,11 @@ def no_counts() -> dict[str, int]:
 
 
 _WRITING = ("edit_file", "write_file")
+_LOOKING = frozenset(("read_file", "list_dir", "grep", "glob", "codebase_search", "read_lints"))
+"""Tools that leave everything as it was. The same call of any other, or of a plug-in, may mean something else the next
+time, if it succeeds: a command that waits for a server is no repetition."""
+_LATELY = 4
+"""Turns that a repetition is looked for in. What is read once more after many others may have been forgotten."""
 
 
 @dataclass
@@ -112,6 +120,10 @@ class SessionState:
         """Turns that were over when the last prompt, and when this context, began."""
         self.repetitions = 0
         """Messages since the last prompt that were cut for repeating themselves."""
+        self.stale_turns = 0
+        """Turns in a row, up to the last one, that told the model nothing: it had made each of their calls within the
+        turns just before, was answered the same, and none of them acted."""
+        self._answered: deque[set[bytes]] = deque(maxlen=_LATELY)
         self.tools_s = 0.0
         """Seconds since the last prompt in which a call ran, as far as such stretches are over."""
         self._running: set[int] = set()
@@ -204,6 +216,7 @@ class SessionState:
         self.dialogue.append_input(record)
         self.turn, self.stop, self.turns_before_prompt = None, None, self.usage["turns"]
         self.tools_s, self.repetitions = 0.0, 0
+        self._forget_turns()
         self._running.clear()
 
     def _completion(self, event: Event, record: Record) -> None:
@@ -224,6 +237,8 @@ class SessionState:
         turn.results[index] = result
         self.usage["error_observations"] += result.error
         self.usage["overdue_calls"] += result.overdue
+        if len(turn.results) == len(turn.calls):
+            self._weigh(turn)
         call = turn.calls[index]
         if result.error or not isinstance(call, ToolCall):
             return
@@ -231,6 +246,17 @@ class SessionState:
             self.changed[str(call.arguments["path"])] = None
         elif call.name == "todo_write":
             self.todos = result.text
+
+    def _weigh(self, turn: Turn) -> None:
+        """Whether a turn with all its results has told the model anything."""
+        answered = {_digest(turn.calls[index], result.text) for index, result in turn.results.items()}
+        acted = any(turn.name(index) not in _LOOKING and not result.error for index, result in turn.results.items())
+        self.stale_turns = 0 if acted or answered - set().union(*self._answered) else self.stale_turns + 1
+        self._answered.append(answered)
+
+    def _forget_turns(self) -> None:
+        self.stale_turns = 0
+        self._answered.clear()
 
     def _summary(self, event: Event, record: Record) -> None:
         assert self.cut is not None, "a summary stands where none was asked for"
@@ -246,12 +272,19 @@ class SessionState:
         if self.cut is not None:
             self.contexts += 1
             self.summary = self.cut.text or ""
+            self._forget_turns()  # as the model does: what it reads again is no repetition
         self.cut, self.turns_before_context = None, self.usage["turns"]
 
 
 def cut_for(repeated: str) -> str:
     """What is said, to the model and to the user, of a message that was cut for what it repeated."""
     return f"the answer was cut off, because it repeated {repeated}"
+
+
+def _digest(call: ToolCall | MalformedCall, answer: str) -> bytes:
+    """Stands for a call with its answer, which may be long."""
+    said = call.raw if isinstance(call, MalformedCall) else [call.name, dict(call.arguments)]
+    return hashlib.blake2b(json.dumps([said, answer], sort_keys=True).encode(), digest_size=16).digest()
 
 
 def _result_of(data: Mapping[str, Any]) -> ToolResult:

@@ -119,7 +119,9 @@ def score(
     beside = replace(judgement, quality=None, rubric=None, parts={}) if unaudited else judgement
     parts = _parts(session, passed, config) | _beside_tests(beside, config)
     reward = sum(parts.values())
-    return Scored(reward, parts) if session.stop == "finished" else Truncated(session.stop, reward, parts)
+    if session.stop == "finished" or session.stop == "repetition":  # who goes round in circles was not cut off
+        return Scored(reward, parts)
+    return Truncated(session.stop, reward, parts)
 
 
 def _parts(session: SessionResult, passed: bool, config: RewardConfig) -> dict[str, float]:

@@ -128,6 +128,13 @@ def test_a_cut_session_keeps_its_verdict(limit):
     assert outcome.reward == 0.75
 
 
+def test_a_session_that_repeats_itself_is_no_cut_one():
+    """What leaves cut sessions out of a group must not leave out what the model did itself."""
+    config = RewardConfig(effort=EffortConfig(enabled=False), unfinished_penalty=0.25)
+    outcome = score(TASK, session("repetition"), Judgement(PASSED), config)
+    assert outcome == Scored(0.75, outcome.parts) and outcome.parts["unfinished"] == -0.25
+
+
 def test_a_partly_passed_suite_is_not_solved():
     outcome = score(TASK, session(), Judgement(Verdict(0.9, "failed")), RewardConfig())
     assert not solved(outcome)
