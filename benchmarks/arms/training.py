@@ -24,16 +24,14 @@ from playing import RECIPE, recipe
 from arms.rejection import RejectionConfig, Round, rejection_tuned
 from etude.config import overridden
 from etude.engine.adapted import merged
-from etude.harness.session import SessionResult
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.models.state import load_bits
 from etude.records import Version
 from etude.rollouts.config import RunConfig
-from etude.rollouts.control import cpu_spent, fine_tuned_control
+from etude.rollouts.control import Read, cpu_spent, fine_tuned_control
 from etude.rollouts.lines import rows
 from etude.trainer.config import FinetuneConfig
-from etude.trainer.documents import Document, documents_without
-from etude.trainer.taught import refuted_messages
+from etude.trainer.hindsight import confirmed
 from etude.weights.opening import open_store
 from etude.weights.subscriber import Subscriber
 
@@ -209,9 +207,7 @@ def _versions(config: RunConfig, directory: Path, training: dict[str, Any]) -> I
 # --- demonstrations ---------------------------------------------------------------------------------------------------
 
 
-def _demonstrated(
-    plan: Plan, seed: int, directory: Path, share: float, read: Callable[[SessionResult], list[Document]] | None = None
-) -> Trained:
+def _demonstrated(plan: Plan, seed: int, directory: Path, share: float, read: Read | None = None) -> Trained:
     """Fine-tuned on the fair expert's sessions for that share of T. Checkpoints on the way are of one schedule: their
     learning rate has not come down yet.
     """
@@ -237,13 +233,6 @@ def _demonstrated(
         save_checkpoint(decoder, directory / f"way-{number}", tokenizer)
         way.append(Checkpoint(directory / f"way-{number}", spent, samples))
     return Trained(last, tuple(way), metrics)
-
-
-def confirmed(result: SessionResult) -> list[Document]:
-    """All that an expert said but for messages with an edit that the check of the same message refuted: hindsight tells
-    that these were wrong guesses, and guessing wrong is not to be learned.
-    """
-    return documents_without(result.segments, refuted_messages(result.events))
 
 
 # --- rejection sampling -----------------------------------------------------------------------------------------------

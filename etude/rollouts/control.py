@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from etude.environments.backends import open_backend
 from etude.environments.cluster.calls import actor
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from etude.models.state import Bits
     from etude.trainer.documents import Document
 
+Read: TypeAlias = Callable[["SessionResult", "ChatRenderer"], "list[Document]"]
+"""Makes documents of a session: what of it is learned."""
 DEMONSTRATIONS = 10_000
 """Clean sessions that are recorded at most: more than there is time for."""
 RECORDING_SHARE = 0.3
@@ -49,7 +51,7 @@ def fine_tuned_control(
     cpu_seconds: float,
     directory: Path,
     finetuning: FinetuneConfig | None = None,
-    read: Callable[[SessionResult], list[Document]] | None = None,
+    read: Read | None = None,
     on_step: Callable[[Decoder, dict[str, float]], None] = lambda decoder, metrics: None,
 ) -> tuple[Bits, dict[str, float]]:
     """The control's weights, which are also saved to `directory`, and its metrics. Recording counts against the budget,
@@ -86,21 +88,19 @@ def cpu_spent() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _whole(result: SessionResult) -> list[Document]:
+def _whole(result: SessionResult, chat: ChatRenderer) -> list[Document]:
     from etude.trainer.documents import document_of
 
     return [document_of(segment) for segment in result.segments]
 
 
-async def _demonstrations(
-    config: RunConfig, chat: ChatRenderer, cpu_seconds: float, read: Callable[[SessionResult], list[Document]]
-) -> list[Document]:
+async def _demonstrations(config: RunConfig, chat: ChatRenderer, cpu_seconds: float, read: Read) -> list[Document]:
     from etude.trainer.demonstrations import record
 
     backend, tasks = open_backend(config.environment), _tasks(config, cpu_seconds)
     try:
         played = record(tasks, backend, chat, CLEAN, config.harness, seed=config.seed)
-        return [document async for _, result in played for document in read(result)]
+        return [document async for _, result in played for document in read(result, chat)]
     finally:
         await backend.close()
 

@@ -12,7 +12,7 @@ import io
 import random
 import sysconfig
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -44,18 +44,6 @@ class Source(Protocol):
 
 def document_of(segment: Segment) -> Document:
     return Document(segment.token_ids, segment.sampled)
-
-
-def documents_without(segments: Iterable[Segment], messages: Collection[int]) -> list[Document]:
-    """Of a session's segments; these of its messages, counted from 1 over all segments, are read and not learned."""
-    documents, before = [], 0
-    for segment in segments:
-        begins = segment.sampled & ~np.concatenate([[False], segment.sampled[:-1]])
-        message = before + np.cumsum(begins)
-        before = int(message[-1])
-        learned = segment.sampled & ~np.isin(message, sorted(messages))
-        documents.append(document_of(segment)._replace(sampled=learned))
-    return documents
 
 
 def script_document(script: Script, chat: Chat, system: str) -> Document:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
@@ -28,8 +29,9 @@ from etude.models.chat import open_chat
 from etude.models.checkpoint import shape_of
 from etude.tasks.hunter import Hunter
 from etude.trainer.attempts import Attempt, Player
+from etude.trainer.hindsight import what_worked
 from etude.trainer.lessons import Made, Tasks, counters, learn, offer, play_missing, sandboxes
-from etude.trainer.taught import Kept, TaughtSessions, of_attempts, what_worked
+from etude.trainer.taught import Kept, TaughtSessions, of_attempts
 
 if TYPE_CHECKING:
     from etude.trainer.warm_start import WarmStartConfig
@@ -89,7 +91,7 @@ class HunterStart:
 
         async with sandboxes(config, [attempt.task for attempt in attempts]) as (backend, judges):
             player = Player(backend, judges, config.harness, self.context, dialogue_of, told_of)
-            await play_missing(attempts, player, sessions, config.concurrency, what_worked)
+            await play_missing(attempts, player, sessions, config.concurrency, partial(what_worked, chat=chat))
 
 
 def fewest_tries_first(attempts: Sequence[Attempt], sessions: TaughtSessions) -> list[Attempt]:

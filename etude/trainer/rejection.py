@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -31,8 +32,9 @@ from etude.models.checkpoint import load_checkpoint, shape_of
 from etude.records import Task
 from etude.trainer.attempts import Attempt, Player
 from etude.trainer.documents import Document
+from etude.trainer.hindsight import what_worked
 from etude.trainer.lessons import Made, Tasks, counters, learn, offer, play_missing, sandboxes
-from etude.trainer.taught import Kept, TaughtSessions, of_attempts, what_worked
+from etude.trainer.taught import Kept, TaughtSessions, of_attempts
 
 if TYPE_CHECKING:
     from etude.trainer.warm_start import WarmStartConfig
@@ -131,7 +133,8 @@ class RejectionStart:
 
             async with sandboxes(config, tasks) as (backend, judges):
                 player = Player(backend, judges, config.harness, engines.max_context, dialogue_of)
-                await play_missing(attempts, player, self.sessions, config.concurrency, what_worked)
+                learned = partial(what_worked, chat=chat)
+                await play_missing(attempts, player, self.sessions, config.concurrency, learned)
 
     def _learn(self, number: int, documents: Sequence[Document]) -> Path:
         """The last round's model is the warm start's."""

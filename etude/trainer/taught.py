@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,14 @@ from typing import Any
 import numpy as np
 
 from etude.errors import CheckpointError
-from etude.harness.conduct import EDITS
 from etude.harness.cost import SessionCost
 from etude.harness.events import encode_event
 from etude.harness.journal import Journal
 from etude.harness.session import SessionResult
 from etude.made_by import require_same
 from etude.records import Event
-from etude.tasks.scripted import RUN_CHECK, passed
 from etude.trainer.attempts import Attempt, Judged
-from etude.trainer.documents import Document, document_of, documents_without
+from etude.trainer.documents import Document, document_of
 
 FILE = "sessions.jsonl"
 
@@ -57,43 +55,6 @@ class TaughtSession:
 def all_said(result: SessionResult) -> list[Document]:
     """All that the session's segments have as said."""
     return list(map(document_of, result.segments))
-
-
-def what_worked(result: SessionResult) -> list[Document]:
-    """All that was said but for messages with a call that failed, or found nothing, or with an edit that the check
-    refuted: they are read, and not learned."""
-    return documents_without(result.segments, failed_messages(result.events) | refuted_messages(result.events))
-
-
-def failed_messages(events: Iterable[Event]) -> set[int]:
-    """Counted from 1."""
-    return {
-        message
-        for message, event in _by_message(events)
-        if event.kind == "tool_result" and (event.data["error"] or event.data["text"] == "no matches")
-    }
-
-
-def refuted_messages(events: Iterable[Event]) -> set[int]:
-    """Those that edit, and run the check beside it, which does not pass: wrong guesses, as hindsight tells. Counted
-    from 1."""
-    edited, checked, held = set[int](), set[int](), set[int]()
-    for message, event in _by_message(events):
-        if event.kind == "tool_call" and event.data["name"] in EDITS:
-            edited.add(message)
-        elif event.kind == "tool_call" and event.data["name"] == RUN_CHECK[0]:
-            checked.add(message)
-        elif event.kind == "tool_result" and passed(event.data["text"]):
-            held.add(message)
-    return (edited & checked) - held
-
-
-def _by_message(events: Iterable[Event]) -> Iterator[tuple[int, Event]]:
-    """Each event, and the number of the message that it belongs to."""
-    message = 0
-    for event in events:
-        message += event.kind in ("completion", "summary")
-        yield message, event
 
 
 def taught(judged: Judged, why: str, learned: Callable[[SessionResult], Sequence[Document]]) -> TaughtSession:

@@ -17,6 +17,7 @@ from etude.models.tokenizer import load_tokenizer
 from etude.tasks.expert import CLEAN
 from etude.tasks.ladder import ladder_task
 from etude.trainer.demonstrations import record
+from etude.trainer.hindsight import confirmed
 from etude.trainer.taught import balanced
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,6 @@ from arms import records  # noqa: E402
 from arms.figures import SETS, difference, draw, interval, matrix, rate, report  # noqa: E402
 from arms.records import Point, Record, Settings  # noqa: E402
 from arms.rejection import RejectionConfig  # noqa: E402
-from arms.training import confirmed  # noqa: E402
 
 SETTINGS = Settings("b", "t", 6.0, None, ("rft.rounds=2",))
 
@@ -156,7 +156,7 @@ def test_rejection_sampling_must_leave_time_to_learn():
         parse({"rounds": 5, "sampling_share": 0.7}, RejectionConfig, origin="test")
 
 
-def test_hindsight_leaves_out_the_messages_whose_edit_the_check_refuted():
+def test_hindsight_leaves_out_the_edits_that_the_check_refuted():
     chat = ChatRenderer(load_tokenizer(ROOT / "models/etude-tiny"))
     tasks = [ladder_task(rung, "train", number) for rung in (6, 8) for number in range(2)]
 
@@ -169,13 +169,14 @@ def test_hindsight_leaves_out_the_messages_whose_edit_the_check_refuted():
 
     left_out = 0
     for result in asyncio.run(recorded()):
-        [document], [segment] = confirmed(result), result.segments
+        [document], [segment] = confirmed(result, chat), result.segments
         said = chat.decode(segment.token_ids[segment.sampled].tolist())
         learned = chat.decode(segment.token_ids[document.sampled].tolist())
         assert learned.count("edit_file") >= 1 and learned.endswith("Done.")
         assert not (document.sampled & ~segment.sampled).any()
         refuted = [event for event in result.events if event.kind == "tool_result" and "FAIL" in event.data["text"]]
         tries = len(refuted) - 1  # the first check comes before any edit
-        assert said.count("check.py") - learned.count("check.py") == tries
+        assert said.count("check.py") == learned.count("check.py"), "the check beside a wrong guess is learned"
+        assert said.count("edit_file") - learned.count("edit_file") == tries, "and so is what takes it back"
         left_out += tries
     assert left_out > 0

@@ -1,6 +1,7 @@
 """A warm start by the hunter: what it mends by trying is learned, the shortest session of each task."""
 
 import asyncio
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -16,15 +17,13 @@ from etude.cli.main import main
 from etude.config import load_recipe
 from etude.errors import ConfigError, Exit
 from etude.harness.cost import SessionCost
-from etude.harness.session import SessionResult
 from etude.models.chat import open_chat
-from etude.records import Event, Segment
 from etude.tasks.harbor import write_task
 from etude.trainer.attempts import Attempt
 from etude.trainer.documents import Document
 from etude.trainer.hunting import HunterSource, fewest_tries_first
 from etude.trainer.lessons import offer
-from etude.trainer.taught import Kept, TaughtSession, TaughtSessions, failed_messages, refuted_messages, what_worked
+from etude.trainer.taught import Kept, TaughtSession, TaughtSessions
 from etude.trainer.warm_start import WarmStartConfig
 
 ROOT = Path(__file__).parents[2]
@@ -101,66 +100,36 @@ def test_the_session_with_the_fewest_tries_is_the_one_that_is_learned(tmp_path):
     assert kept.dropped == {"enough_of_its_task": 2, "failed": 1, "not_played": 1}
 
 
+_CALL = re.compile(r"<tool_call>.*?</tool_call>", re.DOTALL)
+_ANSWER = re.compile(r"<tool_response>\n(.*?)</tool_response>", re.DOTALL)
+_EDIT = re.compile(r"<parameter=old>\n(.*?)\n</parameter>\n<parameter=new>\n(.*?)\n</parameter>", re.DOTALL)
+
+
 def test_what_failed_is_read_and_not_learned(made):
-    """Each message is learned whole or not at all; those that are not were refused or refuted."""
+    """Call by call: those that are not learned were refused or refuted, and what stands beside them is learned."""
     chat, (_, _, lines) = open_chat(MODEL), made
-    masked = 0
+    masked = backs = 0
     for line in lines:
         for document in line["documents"]:
-            marks = document["sampled"]
             text = chat.tokenizer.decode(document["ids"], skip_special_tokens=False)
-            messages = text.split("<|im_start|>assistant\n")[1:]
-            learned = re.findall("1+", marks)
-            said = [part.partition("<|im_end|>")[0] for part in messages]
-            answered = [part.partition("<|im_end|>")[2] for part in messages]
-            well = [each for each, answer in zip(said, answered, strict=True)
-                    if "\nerror: " not in answer and "\nno matches\n" not in answer
-                    and not ("edit_file" in each and "\nFAIL " in answer)]  # fmt: skip
-            assert len(learned) == len(well)
-            ids = [id for id, mark in zip(document["ids"], marks, strict=True) if mark == "1"]
-            told = chat.tokenizer.decode(ids, skip_special_tokens=False).replace("<|im_end|>", "")
-            assert told == "".join(well)  # a last message may have lost its end to the limit
-            masked += len(said) - len(well)
+            expected, done = "", set()
+            for part in text.split("<|im_start|>assistant\n")[1:]:
+                said, _, after = part.partition("<|im_end|>")
+                for call, answer in itertools.zip_longest(_CALL.findall(said), _ANSWER.findall(after), fillvalue=""):
+                    edit = _EDIT.search(call)
+                    back = edit is not None and edit.groups()[::-1] in done
+                    wrong = answer.startswith(("error: ", "no matches")) or (edit and not back and "\nFAIL " in after)
+                    masked += bool(wrong)
+                    backs += back and "\nFAIL " in after
+                    expected += "" if wrong else call
+                done |= set(_EDIT.findall(said))
+            ids = [id for id, mark in zip(document["ids"], document["sampled"], strict=True) if mark == "1"]
+            learned = chat.tokenizer.decode(ids, skip_special_tokens=False)
+            assert "".join(_CALL.findall(learned)) == expected
+            assert set(_CALL.sub("", learned).replace("<|im_end|>", "").split()) <= {"Done."}
     slips, tries = (sum(line["notes"][each] for line in lines if line["solved"]) for each in ("slips", "tries"))
-    solved = sum(line["solved"] for line in lines)
-    assert masked == slips + tries - solved and slips > 0 and tries > solved
-
-
-def test_a_message_whose_edit_the_check_refuted_is_not_learned_and_one_that_only_checks_is():
-    def called(name):
-        return Event("tool_call", 0.0, {"name": name})
-
-    def answer(text):
-        return Event("tool_result", 0.0, {"text": text, "error": False})
-
-    message, check, edit = Event("completion", 0.0, {}), called("run_terminal_cmd"), called("edit_file")
-    failed, passed = answer("FAIL f(1) = 2, not 3\nfailed"), answer("passed")
-    events = [
-        *[message, check, failed],  # 1: what is wrong
-        *[message, edit, check, answer("ok"), failed],  # 2: a wrong guess
-        *[message, edit, answer("ok")],  # 3: nobody asked
-        *[message, edit, check, answer("ok"), passed],  # 4: the right one
-        message,
-    ]
-    assert refuted_messages(events) == {2}
-
-
-def test_which_messages_failed_and_what_is_learned_then_at_golden_numbers():
-    def answer(text, error=False):
-        return Event("tool_result", 0.0, {"text": text, "error": error})
-
-    message = Event("completion", 0.0, {})
-    events = [message, answer("FAIL f(1) = 2, not 3"), answer("no matches"), message, answer("ok"),
-              message, answer("error: no file a", True), answer("passed"), message]  # fmt: skip
-    assert failed_messages(events) == {1, 3}
-    sampled = np.array([0, 1, 1, 0, 1, 0, 1, 1, 0, 1], bool)
-    none = np.zeros(10, np.int32)
-    segment = Segment(
-        np.arange(10, dtype=np.int32), sampled, none.astype(np.float32), none, np.zeros((0, 0, 0), np.int32)
-    )
-    [document] = what_worked(SessionResult("a", (segment,), tuple(events), "finished", {}))
-    assert document.token_ids.tolist() == list(range(10))
-    assert document.sampled.tolist() == [False] * 4 + [True] + [False] * 4 + [True]
+    assert masked == slips + tries - sum(line["solved"] for line in lines) and slips > 0
+    assert backs > 0, "none took a guess back beside another one"
 
 
 def test_slips_that_are_asked_for_and_never_happen_are_an_error(made, capsys):
