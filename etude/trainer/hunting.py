@@ -3,7 +3,7 @@
     tasks.hunter plays, several times at each task ──► the verifier and the auditor ──► those with the fewest tries
 
 Owns `HunterSource` and `HunterStart`. Sessions differ in what chance has them try first. Of those of a task that passed
-the one with the fewest tries is learned first: a long one is mostly mends that were none. A message that failed is read
+the one with the fewest tries is learned first: a long one is mostly mends that were none. A call that failed is read
 and not learned; what is said after it is, for a model that never saw a refusal repeats itself after its first.
 """
 
