@@ -226,7 +226,7 @@ def test_the_shipped_model_plays_a_task(form):
     done = etude("play", "--model", shipped, "--task", "1:0", "--json", "--expert-format", form)
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["usage"]["turns"] >= 1
-    assert result["stop"] in ("finished", "turns", "context", "tokens")
+    assert result["stop"] in ("finished", "turns", "context", "tokens", "repetition")
     assert done.returncode == (0 if result["solved"] else 1)
 
 
