@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from etude.harness.conduct import LINTS, READS
 from etude.harness.dialogue import Dialogue
 from etude.harness.events import EventLog, Record, decoded
 from etude.harness.rewind import Rewind
@@ -36,7 +37,7 @@ def no_counts() -> dict[str, int]:
 
 
 _WRITING = ("edit_file", "write_file")
-_LOOKING = frozenset(("read_file", "list_dir", "grep", "glob", "codebase_search", "read_lints"))
+_LOOKING = READS | {LINTS}
 """Tools that leave everything as it was. The same call of any other, or of a plug-in, may mean something else the next
 time, if it succeeds: a command that waits for a server is no repetition."""
 _LATELY = 4
