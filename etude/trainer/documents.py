@@ -46,6 +46,12 @@ def document_of(segment: Segment) -> Document:
     return Document(segment.token_ids, segment.sampled)
 
 
+def message_runs(sampled: np.ndarray) -> list[tuple[int, int]]:
+    """Where each run of sampled tokens, which is one message, begins and ends."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], sampled, [False]]).astype(np.int8)))
+    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
+
+
 def script_document(script: Script, chat: Chat, system: str) -> Document:
     """A written drill as ids."""
     ids: list[int] = []

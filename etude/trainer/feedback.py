@@ -23,6 +23,7 @@ from etude.harness.tools.base import cut_middle
 from etude.models.chat import ChatRenderer
 from etude.records import Event, Group, Ints, Task, Trajectory, solved
 from etude.trainer.config import FeedbackConfig
+from etude.trainer.documents import message_runs
 
 
 class Fault(NamedTuple):
@@ -95,9 +96,7 @@ def message_spans(trajectory: Trajectory) -> list[MessageSpan]:
     """Every turn and summary, in order: the runs of sampled tokens. Raises ValueError where the log has others."""
     spans: list[MessageSpan] = []
     for at, segment in enumerate(trajectory.segments):
-        sampled = np.flatnonzero(segment.sampled)
-        runs = np.split(sampled, np.flatnonzero(np.diff(sampled) > 1) + 1)
-        spans += [MessageSpan(at, int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
+        spans += [MessageSpan(at, start, end) for start, end in message_runs(segment.sampled)]
     logged = [event.data["tokens"] for event in trajectory.events if event.kind in ("completion", "summary")]
     if [end - start for _, start, end in spans] != logged:
         raise ValueError(f"{trajectory.id}: its log has messages of {logged} tokens, its segments others")

@@ -8,26 +8,25 @@ that takes the guess before it back. Where a call's tokens cannot be told, the w
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 
 import numpy as np
 
 from etude.harness.conduct import EDITS
 from etude.harness.session import SessionResult
 from etude.models.chat import ChatRenderer
-from etude.records import Event, Segment
+from etude.records import Event
 from etude.tasks.scripted import RUN_CHECK, passed
-from etude.trainer.documents import Document, document_of
+from etude.trainer.documents import Document, document_of, message_runs
 
-Calls = Mapping[int, Collection[int]]
-"""By message, counted from 1 over all segments, which of its calls, counted from 0."""
+Calls = Set[tuple[int, int]]
+"""Each a message, counted from 1 over all segments, and which of its calls, counted from 0."""
 _CALL = re.compile(r"^<tool_call>", re.MULTILINE)
 
 
 def what_worked(result: SessionResult, chat: ChatRenderer) -> list[Document]:
     """All that was said but for calls that failed, or found nothing, and wrong guesses."""
-    return without(result, _merged(failed_calls(result.events), refuted_calls(result.events)), chat)
+    return without(result, failed_calls(result.events) | refuted_calls(result.events), chat)
 
 
 def confirmed(result: SessionResult, chat: ChatRenderer) -> list[Document]:
@@ -37,26 +36,27 @@ def confirmed(result: SessionResult, chat: ChatRenderer) -> list[Document]:
 
 def failed_calls(events: Iterable[Event]) -> Calls:
     """Those that were answered with an error, or with nothing."""
-    found: dict[int, set[int]] = defaultdict(set)
-    for number, message in enumerate(_messages(events), 1):
-        for index, (_, answer) in message.items():
-            if answer is not None and (answer.data["error"] or answer.data["text"] == "no matches"):
-                found[number].add(index)
-    return found
+    return {
+        (number, index)
+        for number, message in enumerate(_messages(events), 1)
+        for index, (_, answer) in message.items()
+        if answer is not None and (answer.data["error"] or answer.data["text"] == "no matches")
+    }
 
 
 def refuted_calls(events: Iterable[Event]) -> Calls:
     """Edits whose message runs the check, which does not pass: wrong guesses. An edit that takes an earlier one back is
     none, whatever the check says of the guess beside it."""
-    found: dict[int, set[int]] = defaultdict(set)
+    found: set[tuple[int, int]] = set()
     made: set[tuple[object, ...]] = set()
     for number, message in enumerate(_messages(events), 1):
-        edits = {index: call for index, (call, _) in message.items() if call.data["name"] in EDITS}
+        edits = {index: pair for index, pair in message.items() if pair[0].data["name"] in EDITS}
         checked = any(call.data["name"] == RUN_CHECK[0] for call, _ in message.values())
         held = any(answer is not None and passed(answer.data["text"]) for _, answer in message.values())
         if checked and not held:
-            found[number] |= {index for index, call in edits.items() if _edit(call, backwards=True) not in made}
-        made |= {_edit(call) for call in edits.values()}
+            found |= {(number, index) for index, (call, _) in edits.items() if _change(call, "new", "old") not in made}
+        done = [call for call, answer in edits.values() if answer is not None and not answer.data["error"]]
+        made |= {_change(call, "old", "new") for call in done if call.data["name"] == "edit_file"}
     return found
 
 
@@ -67,9 +67,9 @@ def without(result: SessionResult, calls: Calls, chat: ChatRenderer) -> list[Doc
     documents, number = [], 0
     for segment in result.segments:
         learned = segment.sampled.copy()
-        for start, end in _said(segment):
+        for start, end in message_runs(segment.sampled):
             number += 1
-            if wrong := calls.get(number):
+            if wrong := [index for message, index in calls if message == number]:
                 ids = segment.token_ids[start:end].tolist()
                 learned[start:end] = ~_of_calls(ids, texts[number - 1], wrong, counts[number - 1], chat.decode)
         documents.append(document_of(segment)._replace(sampled=learned))
@@ -77,7 +77,7 @@ def without(result: SessionResult, calls: Calls, chat: ChatRenderer) -> list[Doc
 
 
 def _of_calls(
-    ids: Sequence[int], text: str, wrong: Collection[int], count: int, decode: Callable[[Sequence[int]], str]
+    ids: Sequence[int], text: str, wrong: Sequence[int], count: int, decode: Callable[[Sequence[int]], str]
 ) -> np.ndarray:
     """Which tokens of a message are these calls'; all, where the text does not show as many as there are."""
     begin = [found.start() for found in _CALL.finditer(text)]
@@ -85,13 +85,7 @@ def _of_calls(
         return np.ones(len(ids), bool)
     at = np.array([len(decode(ids[:token])) for token in range(len(ids))])
     call = np.searchsorted(begin, at, side="right") - 1
-    return np.isin(call, sorted(wrong))
-
-
-def _said(segment: Segment) -> list[tuple[int, int]]:
-    """Where each message begins and ends."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], segment.sampled, [False]]).astype(np.int8)))
-    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
+    return np.isin(call, wrong)
 
 
 def _messages(events: Iterable[Event]) -> list[dict[int, tuple[Event, Event | None]]]:
@@ -107,15 +101,6 @@ def _messages(events: Iterable[Event]) -> list[dict[int, tuple[Event, Event | No
     return messages
 
 
-def _edit(call: Event, backwards: bool = False) -> tuple[object, ...]:
+def _change(call: Event, before: str, after: str) -> tuple[object, ...]:
     given = call.data.get("arguments", {})
-    change = (given.get("old"), given.get("new"))
-    return (given.get("path"), *(change[::-1] if backwards else change))
-
-
-def _merged(*found: Calls) -> Calls:
-    whole: dict[int, set[int]] = defaultdict(set)
-    for calls in found:
-        for message, indices in calls.items():
-            whole[message].update(indices)
-    return whole
+    return given.get("path"), given.get(before), given.get(after)

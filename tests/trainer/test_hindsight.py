@@ -61,8 +61,15 @@ def chat():
 
 def test_which_calls_failed_and_which_guesses_were_wrong(chat):
     events = session(chat, HUNT).events
-    assert dict(failed_calls(events)) == {2: {0}}
-    assert {number: found for number, found in refuted_calls(events).items() if found} == {3: {0}, 4: {1}}
+    assert failed_calls(events) == {(2, 0)}
+    assert refuted_calls(events) == {(3, 0), (4, 1)}
+
+
+def test_a_file_written_again_takes_nothing_back_and_neither_does_what_never_was(chat):
+    write = ("write_file", {"path": "a.py", "content": "x"})
+    guesses = [[(write, "ok"), (CHECK, FAIL)], [(write, "ok"), (CHECK, FAIL)]]
+    refused = [[(edit("x", "y"), "error: old is not there"), (CHECK, FAIL)], [(edit("y", "x"), "ok"), (CHECK, FAIL)]]
+    assert refuted_calls(session(chat, [*guesses, *refused]).events) == {(number, 0) for number in (1, 2, 3, 4)}
 
 
 @pytest.mark.parametrize(("learned", "refused_too"), [(what_worked, False), (confirmed, True)])
