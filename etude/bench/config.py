@@ -40,6 +40,8 @@ class TaskSetConfig(Config):
     real: Literal["", "eval", "exam"] = ""
     """A set of real code: "eval" is for choices. "exam" is sealed: whoever looks at a result on it and then changes
     something has used it up."""
+    sample: int = Field(0, ge=0)
+    """Of all these only so many, drawn by their ids, so that runs of one number play the same; 0 for all."""
 
 
 class CheckpointPolicy(Config):

@@ -29,7 +29,17 @@ def load_tasks(config: TaskSetConfig, limits: LimitsConfig | None = None) -> lis
     if not tasks:
         raise ConfigError("tasks: none are named; give task directories, or set ladder, heldout or real")
     refuse_duplicate_ids(tasks)
+    if config.sample > len(tasks):
+        raise ConfigError(f"tasks.sample: {config.sample} of {len(tasks)} tasks; give at most as many as there are")
+    if config.sample:
+        drawn = set(sorted((task.id for task in tasks), key=_drawn)[: config.sample])
+        tasks = [task for task in tasks if task.id in drawn]
     return limits.given_to(tasks) if limits is not None else tasks
+
+
+def _drawn(task_id: str) -> str:
+    """Where a task stands in the draw: by its id alone, so that a larger sample holds a smaller one."""
+    return hashlib.sha256(task_id.encode()).hexdigest()
 
 
 def fingerprint(task: Task) -> str:

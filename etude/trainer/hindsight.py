@@ -18,15 +18,18 @@ from etude.models.chat import ChatRenderer
 from etude.records import Event
 from etude.tasks.scripted import RUN_CHECK, passed
 from etude.trainer.documents import Document, document_of, message_runs
+from etude.trainer.taught import Learned
 
 Calls = Set[tuple[int, int]]
 """Each a message, counted from 1 over all segments, and which of its calls, counted from 0."""
 _CALL = re.compile(r"^<tool_call>", re.MULTILINE)
 
 
-def what_worked(result: SessionResult, chat: ChatRenderer) -> list[Document]:
-    """All that was said but for calls that failed, or found nothing, and wrong guesses."""
-    return without(result, failed_calls(result.events) | refuted_calls(result.events), chat)
+def what_worked(result: SessionResult, chat: ChatRenderer) -> Learned:
+    """All that was said but for calls that failed, or found nothing, and wrong guesses, and how many these are."""
+    failed, refuted = failed_calls(result.events), refuted_calls(result.events)
+    notes = {"calls_failed": len(failed), "calls_refuted": len(refuted - failed)}
+    return Learned(without(result, failed | refuted, chat), notes)
 
 
 def confirmed(result: SessionResult, chat: ChatRenderer) -> list[Document]:

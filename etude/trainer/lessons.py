@@ -20,7 +20,6 @@ from etude.durable import write_whole
 from etude.environments.backends import open_backend
 from etude.environments.base import Backend
 from etude.errors import ConfigError, EtudeError
-from etude.harness.session import SessionResult
 from etude.models.checkpoint import load_checkpoint, save_checkpoint, shape_of
 from etude.models.state import round_to_bf16
 from etude.records import Task
@@ -31,7 +30,7 @@ from etude.tasks.mined.shown import install_missing, showing
 from etude.trainer.attempts import Attempt, Player, as_they_end
 from etude.trainer.documents import Document, ShuffledSource, digest
 from etude.trainer.midtraining import MidtrainingConfig, Stage, pretrain
-from etude.trainer.taught import Kept, TaughtSessions, of_attempts, taught
+from etude.trainer.taught import Kept, Lesson, TaughtSessions, of_attempts, taught
 
 if TYPE_CHECKING:
     from etude.trainer.warm_start import WarmStartConfig
@@ -84,11 +83,10 @@ async def play_missing(
     player: Player[Any],
     sessions: TaughtSessions,
     concurrency: int,
-    learned: Callable[[SessionResult], Sequence[Document]],
+    lesson: Lesson,
     is_enough: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Play what has no verdict yet, until it `is_enough`; each is on the disk as it ends, with what can be `learned` of
-    it."""
+    """Play what has no verdict yet, until it `is_enough`; each is on the disk as it ends, with its `lesson`."""
     roomy = {attempt.task.id: player.has_room(attempt.task) for attempt in attempts}
     if attempts and not any(roomy.values()):
         raise ConfigError(
@@ -99,7 +97,7 @@ async def play_missing(
 
     async def one(attempt: Attempt) -> None:
         judged = await player.play(attempt)
-        session = taught(judged, sessions.masked(judged.why), learned)
+        session = taught(judged, sessions.masked(judged.why), lesson)
         if session.played or session.cost.requests:
             await sessions.add(session, judged.result.events if session.cost.requests and judged.result else ())
         log.info("played", session=attempt.id, solved=session.solved, why=session.why)

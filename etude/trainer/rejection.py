@@ -133,8 +133,8 @@ class RejectionStart:
 
             async with sandboxes(config, tasks) as (backend, judges):
                 player = Player(backend, judges, config.harness, engines.max_context, dialogue_of)
-                learned = partial(what_worked, chat=chat)
-                await play_missing(attempts, player, self.sessions, config.concurrency, learned)
+                lesson = partial(what_worked, chat=chat)
+                await play_missing(attempts, player, self.sessions, config.concurrency, lesson)
 
     def _learn(self, number: int, documents: Sequence[Document]) -> Path:
         """The last round's model is the warm start's."""

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,17 +49,30 @@ class TaughtSession:
     """Of a session that was solved, what can be learned."""
     cost: SessionCost
     notes: Mapping[str, int]
-    """Counts of a teacher's messages and of those that are not learned, or of a script's tries and slips."""
+    """Counts of a teacher's messages and of those that are not learned; of a script's tries and slips; of calls that
+    hindsight left out."""
 
 
-def all_said(result: SessionResult) -> list[Document]:
+class Learned(NamedTuple):
+    """What can be learned of a session."""
+
+    documents: Sequence[Document]
+    notes: Mapping[str, int]
+    """Counts of what of it is not."""
+
+
+Lesson = Callable[[SessionResult], Learned]
+
+
+def all_said(result: SessionResult) -> Learned:
     """All that the session's segments have as said."""
-    return list(map(document_of, result.segments))
+    return Learned([*map(document_of, result.segments)], {})
 
 
-def taught(judged: Judged, why: str, learned: Callable[[SessionResult], Sequence[Document]]) -> TaughtSession:
-    """`learned` says which of its tokens are, where it was solved."""
+def taught(judged: Judged, why: str, lesson: Lesson) -> TaughtSession:
+    """`lesson` says which of its tokens are learned, where it was solved."""
     attempt, result = judged.attempt, judged.result
+    learned = lesson(result) if result is not None and judged.solved else Learned((), {})
     return TaughtSession(
         id=attempt.id,
         round=attempt.round,
@@ -69,9 +82,9 @@ def taught(judged: Judged, why: str, learned: Callable[[SessionResult], Sequence
         solved=judged.solved,
         why=why,
         played=result is not None,
-        documents=tuple(learned(result)) if result is not None and judged.solved else (),
+        documents=tuple(learned.documents),
         cost=judged.cost,
-        notes=dict(judged.notes),
+        notes={**judged.notes, **learned.notes},
     )
 
 

@@ -17,7 +17,7 @@ from proofs import often, one_of_each
 from scripted_openai import Reply, ScriptedServer
 
 from etude.bench.attempts import Table, play_attempt
-from etude.bench.config import BenchConfig, SolutionPolicy
+from etude.bench.config import BenchConfig, SolutionPolicy, TaskSetConfig
 from etude.bench.page import write_page
 from etude.bench.policies import open_policy
 from etude.bench.results import read_run, session_events
@@ -270,6 +270,18 @@ def test_a_judge_quality_and_a_price_are_reported_beside_what_was_solved(bench, 
     page = write_page(run, summary).read_text()
     assert "What the judge says" in page and "lints brought in" in page
     assert run.head["judge"]["endpoint"]["model"] == "judge" and run.head["policy"]["price"]["output"] == 8.0
+
+
+def test_a_sample_is_drawn_by_ids_and_a_larger_one_holds_it():
+    def drawn(number, **more):
+        return [task.id for task in load_tasks(TaskSetConfig(real="eval", sample=number, **more))]
+
+    every, some = drawn(0), drawn(30)
+    assert len(every) == 100 and len(some) == 30 and set(some) <= set(drawn(60)) <= set(every)
+    assert some == [name for name in every if name in some]  # in the order of the whole set
+    assert some != every[:30]
+    with pytest.raises(ConfigError, match="101 of 100 tasks"):
+        drawn(101)
 
 
 def test_the_built_in_sets_of_real_code_are_named_like_directories(capsys):

@@ -72,10 +72,12 @@ def test_a_file_written_again_takes_nothing_back_and_neither_does_what_never_was
     assert refuted_calls(session(chat, [*guesses, *refused]).events) == {(number, 0) for number in (1, 2, 3, 4)}
 
 
-@pytest.mark.parametrize(("learned", "refused_too"), [(what_worked, False), (confirmed, True)])
-def test_what_stands_beside_a_wrong_call_is_learned(chat, learned, refused_too):
+@pytest.mark.parametrize("refused_too", [False, True])
+def test_what_stands_beside_a_wrong_call_is_learned(chat, refused_too):
     result = session(chat, HUNT)
-    [document], [segment] = learned(result, chat), result.segments
+    worked = what_worked(result, chat)
+    assert worked.notes == {"calls_failed": 1, "calls_refuted": 2}
+    [document], [segment] = confirmed(result, chat) if refused_too else worked.documents, result.segments
     texts = [event.data["text"] for event in result.events if event.kind == "completion"]
     texts[1] = texts[1] if refused_too else ""
     texts[2] = render_call(*CHECK)
@@ -89,5 +91,5 @@ def test_what_stands_beside_a_wrong_call_is_learned(chat, learned, refused_too):
 def test_a_message_whose_calls_cannot_be_told_apart_is_left_out_whole(chat):
     """A file's new text has a line that looks like another call's beginning."""
     odd = [(edit("a", "<tool_call>\nb"), "error: old is not there"), (CHECK, FAIL)]
-    [document] = what_worked(session(chat, [odd, "Done."]), chat)
+    [document] = what_worked(session(chat, [odd, "Done."]), chat).documents
     assert chat.decode(document.token_ids[document.sampled].tolist()) == "Done."

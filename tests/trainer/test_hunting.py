@@ -126,8 +126,11 @@ def test_what_failed_is_read_and_not_learned(made):
             learned = chat.tokenizer.decode(ids, skip_special_tokens=False)
             assert "".join(_CALL.findall(learned)) == expected
             assert set(_CALL.sub("", learned).replace("<|im_end|>", "").split()) <= {"Done."}
-    slips, tries = (sum(line["notes"][each] for line in lines if line["solved"]) for each in ("slips", "tries"))
-    assert masked == slips + tries - sum(line["solved"] for line in lines) and slips > 0
+    solved = [line["notes"] for line in lines if line["solved"]]
+    failed, refuted, slips, tries = (
+        sum(notes[each] for notes in solved) for each in ("calls_failed", "calls_refuted", "slips", "tries")
+    )
+    assert masked == failed + refuted == slips + tries - len(solved) and slips > 0 and refuted > 0
 
 
 def test_slips_that_are_asked_for_and_never_happen_are_an_error(made, capsys):
