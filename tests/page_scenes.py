@@ -239,7 +239,7 @@ NOT_PLAYED: Mapping[str, Mapping[str, tuple[str, str]]] = {
         **dict.fromkeys(WHOLE_RUN, _WHOLE),
         **dict.fromkeys(REAL_CODE, _HUNTED),
         "etude tasks generate ~/src/shop .venv/lib/python3.11/site-packages/{fontTools,pip,setuptools,numpy,torch,PIL} "
-        "--kind calls --count 800 "
+        "--kind calls --count 900 "
         "--out tasks/calls": _CALLS,
     },
     "docs/models.md": {

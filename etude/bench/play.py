@@ -1,12 +1,13 @@
 """One session in the foreground: the engine in this process, a real sandbox, every step printed as it happens.
 
-Owns `etude play`: one attempt of a checkpoint, as the benchmark plays it. A directory of the user's is copied into the
+Owns `etude play`: one attempt of a checkpoint, as a benchmark plays it. A directory of the user's is copied into the
 sandbox and never written to; what the agent changed is shown as a diff.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from etude.bench.config import CheckpointPolicy
+from etude.bench.config import BenchConfig, CheckpointPolicy
 from etude.bench.policies import AttemptRequest, open_policy
+from etude.config import load_recipe, overridden
+from etude.engine.config import EngineConfig
 from etude.environments.backends import open_backend
 from etude.environments.base import WORKSPACE, Sandbox
 from etude.errors import ConfigError
@@ -27,23 +30,39 @@ from etude.plain import plain
 from etude.records import Event, InfraFailed, Limits, Task, Verifier
 from etude.rewards.sealed import judge, run_to_seal
 from etude.tasks.harbor import read_task
-from etude.tasks.ladder import ladder_task
+from etude.tasks.ladder import RUNGS, ladder_task
 from etude.tasks.mined.shown import install_missing, showing
 
 MAX_FILES, MAX_BYTES = 500, 2_000_000
-HARNESS = HarnessConfig(tool=ToolConfig(max_observation_bytes=1500))
+SMALL = BenchConfig(
+    policy=CheckpointPolicy(engine=EngineConfig(cache_tokens=16_384)),
+    harness=HarnessConfig(tool=ToolConfig(max_observation_bytes=1500)),
+)
+"""How the small models play: what holds where no benchmark is named."""
 
 
-def find_model(given: Path | None) -> Path:
-    """The model asked for, else the newest trained one, else the base that ships with Etude."""
-    if given is not None:
-        return model_at(given)
+def play_config(file: Path | None, given: Mapping[str, Any]) -> BenchConfig:
+    """Of a benchmark, else of the small models with the newest trained one. `given` are keys' values in place of its
+    own, None for none. Raises ConfigError, also for a benchmark that no checkpoint plays."""
+    config = SMALL if file is None else load_recipe(file, BenchConfig)
+    if not isinstance(config.policy, CheckpointPolicy):
+        raise ConfigError(
+            f"{file}: policy.kind is {config.policy.kind}; here a checkpoint plays, so name its benchmark"
+        )
+    said = {key: value for key, value in given.items() if value is not None}
+    if "policy.path" in said or file is None:
+        said["policy.path"] = str(model_at(said["policy.path"]) if "policy.path" in said else newest_model())
+    return overridden(config, [f"{key}={json.dumps(value)}" for key, value in said.items()])
+
+
+def newest_model() -> Path:
+    """The newest trained one, else the base that ships with Etude."""
     trained = sorted(Path("runs").glob("*/model/config.json"), key=lambda path: path.stat().st_mtime)
     return trained[-1].parent if trained else shipped_model()
 
 
 def task_for(place: str, directory: Path | None, prompt: str | None) -> Task:
-    """A generated task, a task directory, or the user's own directory as a task without a verifier."""
+    """A generated task, one of real code, a task directory, or the user's own directory as a task with no verifier."""
     if directory is not None:
         if not prompt:
             raise ConfigError("--dir needs a PROMPT: say what is to be done there")
@@ -53,9 +72,23 @@ def task_for(place: str, directory: Path | None, prompt: str | None) -> Task:
     if Path(place).is_dir():
         return read_task(Path(place))
     rung, _, seed = place.partition(":")
-    if rung not in ("1", "2", "3", "4", "5") or not seed.isdigit():
-        raise ConfigError(f"--task {place}: no task directory, and not of the form RUNG:SEED, with a rung from 1 to 5")
+    if rung == "real":
+        return _real_task(seed)
+    if rung not in map(str, RUNGS) or not seed.isdigit():
+        raise ConfigError(
+            f"--task {place}: no task directory, not real:NAME, and not RUNG:SEED, with a rung from 1 to {max(RUNGS)}"
+        )
     return ladder_task(int(rung), "eval", int(seed))
+
+
+def _real_task(name: str) -> Task:
+    """Of the development set alone: who looks at a session of the exam may do better by it."""
+    from etude.tasks.real import real_tasks
+
+    tasks = real_tasks("eval")
+    if (found := next((task for task in tasks if name in task.id), None)) is None:
+        raise ConfigError(f"--task real:{name}: none of real:eval has this in its name; one is called {tasks[0].id}")
+    return found
 
 
 def _files_of(directory: Path) -> dict[str, bytes]:
@@ -75,8 +108,10 @@ def _files_of(directory: Path) -> dict[str, bytes]:
 class Play:
     """One attempt in the foreground."""
 
-    def __init__(self, policy: CheckpointPolicy, task: Task, seed: int, quiet: bool) -> None:
-        self.policy, self.task, self.seed = policy, task, seed
+    def __init__(self, config: BenchConfig, task: Task, quiet: bool) -> None:
+        """`config` is of a checkpoint."""
+        assert isinstance(config.policy, CheckpointPolicy)
+        self.config, self.policy, [self.task] = config, config.policy, config.limits.given_to([task])
         self.console = Console(quiet=quiet, highlight=False)
 
     async def execute(self) -> dict[str, Any]:
@@ -86,14 +121,14 @@ class Play:
 
         async def session(sandbox: Sandbox) -> SessionResult:
             nonlocal changed
-            played = await policy.play(AttemptRequest(self.task, 0, sandbox, self.seed, self.show))
+            played = await policy.play(AttemptRequest(self.task, 0, sandbox, self.config.seed, self.show))
             changed = await self._diff(sandbox)
             return played.result
 
-        await install_missing([self.task])
-        backend = open_backend(showing())
+        await install_missing([self.task], self.config.environment)
+        backend = open_backend(showing(self.config.environment))
         try:
-            async with open_policy(self.policy, HARNESS, self.seed) as policy:
+            async with open_policy(self.policy, self.config.harness, self.config.seed) as policy:
                 policy.check(self.task)
                 sealed = await run_to_seal(self.task, backend, session)
             verdict = (await judge(self.task, sealed, backend)).verdict if self.task.verifier.files else None

@@ -62,7 +62,8 @@ def test_a_word_that_is_none_is_answered_with_the_nearest(arguments, said, capsy
             marks=pytest.mark.proof(3),
         ),
         (["train", "recipes/quickstart.toml", "--resume", "--out", "/nonexistent/run"], 42, "no run to resume"),
-        (["play", "--task", "9:x"], 42, "RUNG:SEED"),
+        (["play", "--task", "9:x"], 42, "RUNG:SEED, with a rung from 1 to 8"),
+        (["play", "--task", "real:nosuch"], 42, "none of real:eval has this in its name; one is called real-"),
         (["play", "--dir", "."], 42, "PROMPT"),
         (["play", "--model", "nowhere"], 42, "there is no directory nowhere; give one that holds config.json"),
         (
@@ -223,21 +224,38 @@ def test_doctor_boots_a_sandbox():
 @pytest.mark.parametrize("form", one_of_each(6, ["plain", "mxfp8"]))
 def test_the_shipped_model_plays_a_task(form):
     shipped = ROOT / "models/etude-tiny"
-    done = etude("play", "--model", shipped, "--task", "1:0", "--json", "--expert-format", form)
+    done = etude("play", "--model", shipped, "--task", "6:0", "--json", "--expert-format", form)
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["usage"]["turns"] >= 1
     assert result["stop"] in ("finished", "turns", "context", "tokens", "repetition")
     assert done.returncode == (0 if result["solved"] else 1)
 
 
+def test_one_attempt_is_played_as_its_benchmark_plays_it(tmp_path):
+    from etude.bench.config import BenchConfig
+    from etude.bench.play import SMALL, Play, play_config, task_for
+    from etude.config import load_recipe
+    from etude.errors import ConfigError
+
+    recipe, model = ROOT / "recipes/realcode-bench.toml", ROOT / "models/etude-tiny"
+    config, benchmark = play_config(recipe, {"policy.path": model, "seed": 3}), load_recipe(recipe, BenchConfig)
+    assert config.policy == benchmark.policy.model_copy(update={"path": model}) and config.seed == 3
+    assert (config.harness, config.limits) == (benchmark.harness, benchmark.limits) != (SMALL.harness, SMALL.limits)
+    play = Play(config, task_for("real:toolz-count", None, None), True)
+    assert play.task.id.startswith("real-toolz-count-") and play.task.limits.max_context_tokens == 4096
+    (tmp_path / "solutions.toml").write_text('policy = { kind = "solution" }\n')
+    with pytest.raises(ConfigError, match=r"solutions.toml: policy.kind is solution; here a checkpoint plays"):
+        play_config(tmp_path / "solutions.toml", {})
+
+
 def test_the_shipped_model_is_found_in_any_directory(tmp_path, monkeypatch):
     """By all that take it where no model is named."""
     from etude.bench.config import CheckpointPolicy
-    from etude.bench.play import find_model
+    from etude.bench.play import newest_model
     from etude.rollouts.config import ModelSource
 
     monkeypatch.chdir(tmp_path)
-    for found in (CheckpointPolicy().path, find_model(None), ModelSource().path):
+    for found in (CheckpointPolicy().path, newest_model(), ModelSource().path):
         assert (found / "model.safetensors").is_file() and found.name == "etude-tiny"
 
 

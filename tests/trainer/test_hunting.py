@@ -159,7 +159,7 @@ def test_what_was_played_counts_the_tasks_that_are_named_now(made, capsys):
 
 def test_the_recipe_plays_directories_with_the_small_tools():
     start = load_recipe(RECIPE, WarmStartConfig)
-    assert start.source == HunterSource(attempts=4, per_task=2, misspell=0.15) and start.format == "bf16"
+    assert start.source == HunterSource(attempts=4, misspell=0.15) and start.format == "bf16"
     for sets in (["directories=", "rungs=[1]"], ["harness.toolset=agent"]):
         with pytest.raises(ConfigError, match="a hunter plays task directories"):
             load_recipe(RECIPE, WarmStartConfig, sets)
