@@ -50,8 +50,10 @@ def play_config(file: Path | None, given: Mapping[str, Any]) -> BenchConfig:
             f"{file}: policy.kind is {config.policy.kind}; here a checkpoint plays, so name its benchmark"
         )
     said = {key: value for key, value in given.items() if value is not None}
-    if "policy.path" in said or file is None:
-        said["policy.path"] = str(model_at(said["policy.path"]) if "policy.path" in said else newest_model())
+    if "policy.path" in said:
+        said["policy.path"] = str(model_at(said["policy.path"]))
+    elif file is None:
+        said["policy.path"] = str(newest_model())
     return overridden(config, [f"{key}={json.dumps(value)}" for key, value in said.items()])
 
 

@@ -29,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
     task = task_for(options.task, options.dir, options.prompt)
     given = {"policy.path": options.model, "policy.temperature": options.temperature, "seed": options.seed}
     config = play_config(options.config, {**given, "policy.expert_format": options.expert_format})
+    config.deadlines.apply()
     result = asyncio.run(Play(config, task, options.json).execute())
     if options.json:
         say(json.dumps(result))
