@@ -55,6 +55,8 @@ def policy_name(policy: Mapping[str, Any]) -> str:
             return f"ACP agent: {' '.join(policy['command'])}"
         case "solution":
             return f"solutions, skill {policy['skill']:g}"
+        case "hunter":
+            return "the script that hunts bugs"
         case _:
             return f"checkpoint, temperature {policy['temperature']:g}"
 

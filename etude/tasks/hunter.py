@@ -3,12 +3,14 @@
 It is given the instruction and a seed, and then what its own calls are answered, as any player is; neither the task's
 provenance nor its solution. It runs the check, looks the named function up, reads it, and tries mends that could take
 back a small change of one line (`mutate.mends_of`), likeliest first (`tasks.suspects`), with the check after each. It
-puts nothing back without trying another thing, and ends when the check has passed, or when it knows nothing more to
-try. Most of its sessions mend a bug by chance; which did, the verifier says.
+keeps the file as it found it, and each further try begins with that. It puts nothing back without trying another thing,
+and ends when the check has passed, or when it knows nothing more to try. Most of its sessions mend a bug by chance;
+which did, the verifier says.
 
-What it puts into a call was printed just before, in the same letters: a path and a line's number as the search found
-them, a line whole, with its indentation. A small model copies such things, and is bad at deriving them. It may be told
-to slip: then now and then it makes a call that fails (`tasks.slips`) first, and goes on from what that was answered.
+What it puts into a call was printed before, in the same letters: a path and a line's number as the search found them, a
+line whole, with its indentation. A small model copies such things, and is bad at deriving them: one that has to take
+back its last edit by another loses track of what the file has. It may be told to slip: then now and then it makes a
+call that fails (`tasks.slips`) first, and goes on from what that was answered.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import ast
 import random
 import re
+import shlex
 from collections.abc import Generator
 
 from etude import syntax
@@ -25,10 +28,9 @@ from etude.tasks.scripted import (
     RUN_CHECK,
     Answered,
     Call,
-    Mend,
     ScriptedPlayer,
     Turns,
-    edits_between,
+    edit,
     line_found,
     passed,
     read,
@@ -38,6 +40,8 @@ from etude.tasks.suspects import Suspects
 
 READS = 4
 """Of one function, each as much as an answer holds."""
+KEPT = "/tmp/before.py"
+"""The file as it was found."""
 _ASKED = re.compile(r"bug in (\w+) in (\S+\.py)\. ")
 _CUT = re.compile(r"\[cut: line (\d+) of \d+ is next\]$")
 
@@ -77,7 +81,8 @@ class Hunter(ScriptedPlayer):
         """The function's source, as its file has it from its first line on; None where it cannot be told."""
         lines: list[str] = []
         for _ in range(READS):
-            [answer] = yield [read(self._path, self._first + len(lines))]
+            look = read(self._path, self._first + len(lines))
+            [answer, *_] = yield [look] if lines else [look, _copy(self._path, KEPT)]
             cut = _CUT.search(answer)
             lines += answer.removesuffix("\n").split("\n")[: -1 if cut else None]
             if not cut or any(map(_outside, lines[1:])):
@@ -87,20 +92,16 @@ class Hunter(ScriptedPlayer):
     def _hunt(self, suspects: Suspects, said: str) -> Turns:
         """Edit and check until the check passes. An edit that is refused changes nothing, and the next is tried."""
         suspects.hear(said)
-        applied: Mend | None = None
+        changed = False
         while (mend := suspects.take()) is not None:
             self.tries += 1
-            edits = edits_between(self._path, applied, mend)
-            *answers, now = yield [*edits, RUN_CHECK]
+            begin = [_copy(KEPT, self._path)] if changed else []
+            *_, edited, now = yield [*begin, edit(self._path, mend.old, mend.new), RUN_CHECK]
             if passed(now):
                 return
-            if len(edits) == 2 and _refused(answers[0]):  # what was tried stands there for good
-                return
-            if not _refused(answers[-1]):
+            changed = edited.startswith("ok")
+            if changed:
                 suspects.learn(mend, said, now)
-                applied = mend
-            elif len(edits) == 2:
-                applied = None
 
     # --- slips --------------------------------------------------------------------------------------------------------
 
@@ -117,13 +118,13 @@ class Hunter(ScriptedPlayer):
 
     def _at_second_go(self, calls: list[Call]) -> Answered:
         """A message with a call that fails, a look where one helps, and what is still to be called. The check is not
-        what fails; and where an edit does, no other is made beside it: nothing has changed then."""
+        what fails; and a try is made again as a whole, after one that has changed nothing."""
         self.slipped += 1
         at = self._chance.choice([number for number, call in enumerate(calls) if call != RUN_CHECK])
         wrong, again = self._slips.wrong_form(calls[at]), [calls[at]]
         said = [*calls[:at], wrong, *calls[at + 1 :]]
-        if calls[at][0] == "edit_file":
-            said, again = [wrong, *(call for call in calls if call == RUN_CHECK)], calls
+        if any(name == "edit_file" for name, _ in calls):
+            said, again = [*calls[:at], wrong, RUN_CHECK], calls
         answers = yield said
         if look := self._look_after(answers[said.index(wrong)]):
             yield [look]
@@ -146,8 +147,8 @@ def _find(function: str, path: str | None = None) -> Call:
     return ("grep", pattern if path is None else {**pattern, "path": path})
 
 
-def _refused(answer: str) -> bool:
-    return not answer.startswith("ok")
+def _copy(path: str, to: str) -> Call:
+    return ("run_terminal_cmd", {"command": f"cp {shlex.quote(path)} {shlex.quote(to)}"})
 
 
 def _outside(line: str) -> bool:

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from etude.bench.config import BenchConfig
+from etude.bench.summary import summarise
 from etude.bench.tasks import load_tasks
+from etude.bench.text import run_summary
 from etude.cli.main import main
 from etude.config import load_recipe
 from etude.errors import ConfigError
@@ -71,6 +73,7 @@ def test_the_script_that_a_model_learns_from_plays_for_itself(bench, tmp_path):
     assert (once.directory / "results.jsonl").read_bytes() == (again.directory / "results.jsonl").read_bytes()
     assert sum(attempt.solved for attempt in once.attempts) > 0
     assert len({attempt.usage["sampled_tokens"] for attempt in once.attempts}) > len(chosen)
+    assert run_summary(summarise(once)).startswith("hunter: the script that hunts bugs\n3 tasks, 12 of 12 ")
 
 
 def test_the_shipped_recipe_names_tasks_of_every_kind():

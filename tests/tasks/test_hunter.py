@@ -51,19 +51,22 @@ def answers(result):
 def test_it_mends_what_it_has_never_seen_right_and_ends_when_the_check_passes(task):
     result = played(task)
     assert answers(result)[-1] == "passed" and result.stop == "finished"
-    (first, _), (second, found), (third, window), *tries = calls(result)
-    assert (first, second, third) == ("run_terminal_cmd", "grep", "read_file")
+    (first, _), (second, found), (third, window), (fourth, copy), *tries = calls(result)
+    assert (first, second, third, fourth) == ("run_terminal_cmd", "grep", "read_file", "run_terminal_cmd")
     assert found == {"pattern": rf"def {task.provenance['function']}\b"}
     assert window == {"path": "shelf.py", "start": 4 if task is LABEL else 15}
     assert [name for name, _ in tries][-2:] == ["edit_file", "run_terminal_cmd"]
-    edits = [(given["old"], given["new"]) for name, given in tries if name == "edit_file"]
     text = task.files["shelf.py"].decode()
-    states, seen = [text], {text}
-    for old, new in edits:
-        states.append(states[-1].replace(old, new))
-    tried = [state for state in states[1:] if state != text]
-    assert len(tried) == len(set(tried)) and seen.isdisjoint(tried), "nothing is tried twice"
-    assert states[-1] == task.solution["shelf.py"].decode()
+    edits = [(given["old"], given["new"]) for name, given in tries if name == "edit_file"]
+    tried = [text.replace(old, new) for old, new in edits]
+    assert len({text, *tried}) == 1 + len(tried), "nothing is tried twice"
+    assert tried[-1] == task.solution["shelf.py"].decode()
+    assert copy == {"command": "cp shelf.py /tmp/before.py"}
+    again = [
+        at for at, call in enumerate(tries) if call == ("run_terminal_cmd", {"command": "cp /tmp/before.py shelf.py"})
+    ]
+    assert len(again) == len(edits) - 1 > 0, "each further try begins with the file as it was found"
+    assert all(tries[at + 1][0] == "edit_file" for at in again)
 
 
 def test_nothing_in_the_provenance_or_the_solution_is_used():
@@ -74,15 +77,14 @@ def test_nothing_in_the_provenance_or_the_solution_is_used():
 
 
 def test_what_it_puts_into_a_call_was_printed_before():
-    """Line and path as the search found them; of an edit the whole line, and of the next the one before it."""
+    """Line and path as the search found them; of an edit the whole line."""
     result = played(LABEL)
     _, (_, found), (_, window), *tries = calls(result)
     assert "path" not in found and answers(result)[1].startswith(f"{window['path']}:{window['start']}:")
     printed = answers(result)[2].split("\n")
-    for name, given in tries:
-        if name == "edit_file":
-            assert given["old"] in printed and given["new"].startswith("    ")
-            printed.append(given["new"])
+    assert all(
+        given["old"] in printed and given["new"].startswith("    ") for name, given in tries if name == "edit_file"
+    )
 
 
 def test_of_several_that_are_called_so_it_reads_the_one_in_the_named_file():

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,9 +35,23 @@ HOPELESS = replace(
 )
 
 
+def longer(model):
+    """The shipped model with room for sessions of several tries."""
+    shutil.copytree(MODEL, model)
+    about = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**about, "max_position_embeddings": 4096}))
+
+
 def pretrain(directory, out, *sets):
-    given = [f'model="{MODEL}"', f'directories=["{directory}"]', "threads=1", "tokens=1500", "tokens_per_step=800"]
+    given = [
+        f'model="{directory.parent / "model"}"',
+        f'directories=["{directory}"]',
+        "threads=1",
+        "tokens=1500",
+        "tokens_per_step=800",
+    ]
     given += ["frozen=", "source.attempts=3", "sessions=9", "source.misspell=0.5", "source.per_task=1"]
+    given += ["limits.max_context_tokens=4096", "limits.max_sampled_tokens=3000", "limits.max_turns=30"]
     given += sets
     overrides = [part for each in given for part in ("--set", each)]
     return main(["pretrain", str(RECIPE), "--out", str(out), "--json", *overrides])
@@ -46,6 +61,7 @@ def pretrain(directory, out, *sets):
 def made(tmp_path_factory):
     """Tasks, a warm start of them, and the lines that it has kept."""
     home = tmp_path_factory.mktemp("hunting")
+    longer(home / "model")
     for task in (LABEL, SHARE, HOPELESS):
         write_task(task, home / "tasks" / task.id)
     assert pretrain(home / "tasks", home / "out") == 0
