@@ -168,19 +168,24 @@ def _frozen_blocks(decoder: Decoder) -> int:
     return max(0, [*trained, True].index(True) - 1)
 
 
-@torch.no_grad()
 def nll(decoder: Decoder, documents: Sequence[Document], most_tokens: int) -> tuple[float, int]:
     """The negative log-likelihood of all tokens that a model should say but first ones, in nats, summed; and how many
     they are. So many tokens are computed at once.
     """
     total, count = 0.0, 0
     for batch in taken_together(documents, most_tokens):
-        packed = _packed(decoder, batch)
-        predicts = np.flatnonzero((packed.positions[1:] > 0) & packed.sampled[1:])
-        output = decoder(packed.ids, packed.positions_N, packed.attention)
-        losses = _cross_entropies(decoder, decoder.logits, output.hidden_ND, packed.ids, predicts, 1)
-        total, count = total + float(losses.double().sum()), count + len(predicts)
+        losses = token_nlls(decoder, batch)
+        total, count = total + float(losses.double().sum()), count + len(losses)
     return total, count
+
+
+@torch.no_grad()
+def token_nlls(decoder: Decoder, documents: Sequence[Document]) -> Tensor:
+    """Of each of these tokens, document after document, all computed at once. [said tokens]"""
+    packed = _packed(decoder, documents)
+    predicts = np.flatnonzero((packed.positions[1:] > 0) & packed.sampled[1:])
+    output = decoder(packed.ids, packed.positions_N, packed.attention)
+    return _cross_entropies(decoder, decoder.logits, output.hidden_ND, packed.ids, predicts, 1)
 
 
 class _Packed(NamedTuple):

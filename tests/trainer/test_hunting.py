@@ -43,16 +43,10 @@ def longer(model):
 
 
 def pretrain(directory, out, *sets):
-    given = [
-        f'model="{directory.parent / "model"}"',
-        f'directories=["{directory}"]',
-        "threads=1",
-        "tokens=1500",
-        "tokens_per_step=800",
-    ]
-    given += ["frozen=", "source.attempts=3", "sessions=9", "source.misspell=0.5", "source.per_task=1"]
-    given += ["limits.max_context_tokens=4096", "limits.max_sampled_tokens=3000", "limits.max_turns=30"]
-    given += sets
+    given = [f'model="{directory.parent / "model"}"', f'directories=["{directory}"]', "frozen=", "threads=1"]
+    given += ["tokens=1500", "tokens_per_step=800", "sessions=9"]
+    given += ["source.attempts=3", "source.misspell=0.5", "source.per_task=1"]
+    given += ["limits.max_context_tokens=4096", "limits.max_sampled_tokens=3000", "limits.max_turns=30", *sets]
     overrides = [part for each in given for part in ("--set", each)]
     return main(["pretrain", str(RECIPE), "--out", str(out), "--json", *overrides])
 
