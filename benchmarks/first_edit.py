@@ -111,10 +111,11 @@ def _right_edit(task: Task, said: str, before: np.ndarray, chat: ChatRenderer) -
     text = said[: said.index("<tool_call>")] + call
     ids = chat.encode(text)
     named, changed = text.index(LINE) + len(LINE), text.index(CHANGE) + len(CHANGE)
-    at = np.array([len(chat.decode(ids[:count])) for count in range(len(ids))])
-    edit = (at >= named) & (at < text.index("\n</function>", changed))
+    at = np.array([len(chat.decode(ids[:count])) for count in range(len(ids) + 1)])
+    begins, ends = at[:-1], at[1:]  # a token may hold the end of what is before the line and its indentation
+    edit = (ends > named) & (begins < text.index("\n</function>", changed))
     said_or_not = np.concatenate([np.zeros(len(before), bool), edit])
-    return Edit(Document(np.concatenate([before, ids]), said_or_not), int(np.count_nonzero(edit & (at < changed))))
+    return Edit(Document(np.concatenate([before, ids]), said_or_not), int(np.count_nonzero(edit & (begins < changed))))
 
 
 def likely(model: Path, edits: list[Edit]) -> dict[str, np.ndarray]:
