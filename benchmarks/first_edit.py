@@ -121,10 +121,14 @@ def _right_edit(task: Task, said: str, before: np.ndarray, chat: ChatRenderer) -
 def likely(model: Path, edits: list[Edit]) -> dict[str, np.ndarray]:
     """The probability of each task's line, of the change given the line, and of both. [tasks]"""
     decoder, _ = load_checkpoint(model)
-    losses = [token_nlls(decoder, [edit.session]).double() for edit in edits]
-    line = np.array([float(torch.exp(-each[: edit.line].sum())) for each, edit in zip(losses, edits, strict=True)])
-    both = np.array([float(torch.exp(-each.sum())) for each in losses])
-    return {"line": line, "change": both / line, "edit": both}
+    losses = [(edit.line, token_nlls(decoder, [edit.session]).double()) for edit in edits]
+    line = np.array([_probability(each[:count]) for count, each in losses])
+    change = np.array([_probability(each[count:]) for count, each in losses])
+    return {"line": line, "change": change, "edit": line * change}
+
+
+def _probability(losses: torch.Tensor) -> float:
+    return float(torch.exp(-losses.sum()))
 
 
 if __name__ == "__main__":
