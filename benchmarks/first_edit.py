@@ -27,6 +27,7 @@ from etude.bench.measures import bootstrap
 from etude.config import load_recipe
 from etude.environments.backends import open_backend
 from etude.environments.base import Backend, SandboxSpec
+from etude.harness.config import HarnessConfig
 from etude.harness.prompt import render_calls
 from etude.harness.scripted import ScriptedSampler
 from etude.harness.session import run_session
@@ -72,23 +73,21 @@ def main() -> None:
 
 
 async def first_edits(tasks: list[Task], chat: ChatRenderer) -> list[Edit]:
-    """Of all that the script edits."""
-    backend = open_backend()
+    """Of all that the script edits, with harness and limits of the benchmark."""
+    config, backend = load_recipe(RECIPE, BenchConfig), open_backend()
     try:
-        found = [await _first_edit(task, chat, backend) for task in tasks]
+        found = [await _first_edit(task, chat, config.harness, backend) for task in config.limits.given_to(tasks)]
         return [edit for edit in found if edit is not None]
     finally:
         await backend.close()
 
 
-async def _first_edit(task: Task, chat: ChatRenderer, backend: Backend) -> Edit | None:
-    config = load_recipe(RECIPE, BenchConfig)
-    [task] = config.limits.given_to([task])
+async def _first_edit(task: Task, chat: ChatRenderer, harness: HarnessConfig, backend: Backend) -> Edit | None:
     sandbox = await backend.create(SandboxSpec(files=task.files, image=task.image))
     try:
         sampler = ScriptedSampler(Hunter(task.instruction, 0).next_message, chat)
         result = await run_session(
-            task.instruction, sandbox, sampler, chat, config.harness, task.limits, session_id=task.id, seed=0,
+            task.instruction, sandbox, sampler, chat, harness, task.limits, session_id=task.id, seed=0,
             files=task.files,
         )  # fmt: skip
     finally:
