@@ -34,13 +34,6 @@ class Document(NamedTuple):
     sampled: Bools  # [T]
     source: str = ""
     """Which source of a mixture it was drawn from."""
-    refused: Ints | None = None  # [T]
-    """Which call, counted from 1, each token is of that a model should learn not to make; 0: of none. None: no such."""
-
-    def cut(self, length: int, source: str) -> Document:
-        """Its beginning, as drawn from a source."""
-        refused = None if self.refused is None else self.refused[:length]
-        return Document(self.token_ids[:length], self.sampled[:length], source, refused)
 
 
 class Source(Protocol):
@@ -97,7 +90,6 @@ def digest(documents: Iterable[Document]) -> str:
     for document in documents:
         found.update(len(document.token_ids).to_bytes(8))
         found.update(document.token_ids.tobytes() + document.sampled.tobytes())
-        found.update(b"" if document.refused is None else document.refused.tobytes())
     return found.hexdigest()
 
 
@@ -217,6 +209,6 @@ class Mixture:
             name = names[rng.choice(len(names), p=weights / weights.sum())]
             document = self.sources[name].document(self.drawn[name])
             self.drawn[name] += 1
-            documents.append(document.cut(max_document, name))
+            documents.append(Document(document.token_ids[:max_document], document.sampled[:max_document], name))
             tokens += len(documents[-1].token_ids)
         return documents

@@ -2,9 +2,7 @@
 
 Owns `what_worked` and `confirmed`, which mark calls of a session's messages as read and not learned: those that failed,
 and edits that were wrong guesses. What stands beside such a call in its message is learned: the check, and the edit
-that takes the guess before it back. Where a call's tokens cannot be told, the whole message is left out. And
-`what_was_refused`, which marks calls to be made less likely: an answer that is an error needs no verifier to tell that
-the call was wrong. Plays nothing.
+that takes the guess before it back. Where a call's tokens cannot be told, the whole message is left out. Plays nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +23,6 @@ from etude.trainer.taught import Learned
 Calls = Set[tuple[int, int]]
 """Each a message, counted from 1 over all segments, and which of its calls, counted from 0."""
 _CALL = re.compile(r"^<tool_call>", re.MULTILINE)
-MOST_REFUSED = 3
-"""Calls of a session: a model that repeats itself would say little else, and what comes after them is not read."""
 
 
 def what_worked(result: SessionResult, chat: ChatRenderer) -> Learned:
@@ -41,34 +37,14 @@ def confirmed(result: SessionResult, chat: ChatRenderer) -> list[Document]:
     return without(result, refuted_calls(result.events), chat)
 
 
-def what_was_refused(result: SessionResult, chat: ChatRenderer) -> Learned:
-    """Nothing that was said; and the first calls that were answered with an error, as what is not to be said."""
-    texts, counts = _said(result)
-    refused, left = errors(result.events), MOST_REFUSED
-    documents, number = [], 0
-    for segment in result.segments:
-        marks, last = np.zeros(len(segment.token_ids), np.int32), 0
-        for start, end in message_runs(segment.sampled):
-            number += 1
-            calls = _calls(segment.token_ids[start:end].tolist(), texts[number - 1], counts[number - 1], chat.decode)
-            wrong = sorted(index for message, index in refused if message == number)[:left]
-            for index in wrong if calls is not None else ():
-                marks[start:end][calls == index] = marks.max() + 1
-                left, last = left - 1, end
-        if last:
-            nothing = np.zeros(last, bool)
-            documents.append(Document(segment.token_ids[:last], nothing, refused=marks[:last]))
-    return Learned(documents, {"calls_unlearned": MOST_REFUSED - left})
-
-
-def errors(events: Iterable[Event]) -> Calls:
-    """Those that were answered with an error."""
-    return _answered(events, lambda answer: answer.data["error"])
-
-
 def failed_calls(events: Iterable[Event]) -> Calls:
     """Those that were answered with an error, or with nothing."""
-    return _answered(events, lambda answer: answer.data["error"] or answer.data["text"] == "no matches")
+    return {
+        (number, index)
+        for number, message in enumerate(_messages(events), 1)
+        for index, (_, answer) in message.items()
+        if answer is not None and (answer.data["error"] or answer.data["text"] == "no matches")
+    }
 
 
 def refuted_calls(events: Iterable[Event]) -> Calls:
@@ -89,7 +65,8 @@ def refuted_calls(events: Iterable[Event]) -> Calls:
 
 def without(result: SessionResult, calls: Calls, chat: ChatRenderer) -> list[Document]:
     """Of a session's segments; these calls are read and not learned."""
-    texts, counts = _said(result)
+    texts = [event.data.get("text", "") for event in result.events if event.kind in ("completion", "summary")]
+    counts = [len(message) for message in _messages(result.events)]
     documents, number = [], 0
     for segment in result.segments:
         learned = segment.sampled.copy()
@@ -97,35 +74,21 @@ def without(result: SessionResult, calls: Calls, chat: ChatRenderer) -> list[Doc
             number += 1
             if wrong := [index for message, index in calls if message == number]:
                 ids = segment.token_ids[start:end].tolist()
-                of_calls = _calls(ids, texts[number - 1], counts[number - 1], chat.decode)
-                learned[start:end] = False if of_calls is None else ~np.isin(of_calls, wrong)
+                learned[start:end] = ~_of_calls(ids, texts[number - 1], wrong, counts[number - 1], chat.decode)
         documents.append(document_of(segment)._replace(sampled=learned))
     return documents
 
 
-def _said(result: SessionResult) -> tuple[list[str], list[int]]:
-    """The text of each message, and how many calls it has."""
-    texts = [event.data.get("text", "") for event in result.events if event.kind in ("completion", "summary")]
-    return texts, [len(message) for message in _messages(result.events)]
-
-
-def _calls(ids: Sequence[int], text: str, count: int, decode: Callable[[Sequence[int]], str]) -> np.ndarray | None:
-    """Which of its message's calls each token is of, −1 before the first; None where the text does not show as many as
-    there are."""
+def _of_calls(
+    ids: Sequence[int], text: str, wrong: Sequence[int], count: int, decode: Callable[[Sequence[int]], str]
+) -> np.ndarray:
+    """Which tokens of a message are these calls'; all, where the text does not show as many as there are."""
     begin = [found.start() for found in _CALL.finditer(text)]
-    if not begin or len(begin) != count or not text.startswith(decode(ids)[: begin[-1]]):
-        return None
+    if len(begin) != count or not text.startswith(decode(ids)[: begin[-1]]):
+        return np.ones(len(ids), bool)
     at = np.array([len(decode(ids[:token])) for token in range(len(ids))])
-    return np.searchsorted(begin, at, side="right") - 1
-
-
-def _answered(events: Iterable[Event], so: Callable[[Event], bool]) -> Calls:
-    return {
-        (number, index)
-        for number, message in enumerate(_messages(events), 1)
-        for index, (_, answer) in message.items()
-        if answer is not None and so(answer)
-    }
+    call = np.searchsorted(begin, at, side="right") - 1
+    return np.isin(call, wrong)
 
 
 def _messages(events: Iterable[Event]) -> list[dict[int, tuple[Event, Event | None]]]:

@@ -30,7 +30,7 @@ from etude.tasks.mined.shown import install_missing, showing
 from etude.trainer.attempts import Attempt, Player, as_they_end
 from etude.trainer.documents import Document, ShuffledSource, digest
 from etude.trainer.midtraining import MidtrainingConfig, Stage, pretrain
-from etude.trainer.taught import Kept, Lesson, TaughtSessions, nothing, of_attempts, taught
+from etude.trainer.taught import Kept, Lesson, TaughtSessions, of_attempts, taught
 
 if TYPE_CHECKING:
     from etude.trainer.warm_start import WarmStartConfig
@@ -84,11 +84,9 @@ async def play_missing(
     sessions: TaughtSessions,
     concurrency: int,
     lesson: Lesson,
-    failure: Lesson = nothing,
     is_enough: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Play what has no verdict yet, until it `is_enough`; each is on the disk as it ends, with its `lesson`, or
-    that of its `failure`."""
+    """Play what has no verdict yet, until it `is_enough`; each is on the disk as it ends, with its `lesson`."""
     roomy = {attempt.task.id: player.has_room(attempt.task) for attempt in attempts}
     if attempts and not any(roomy.values()):
         raise ConfigError(
@@ -99,7 +97,7 @@ async def play_missing(
 
     async def one(attempt: Attempt) -> None:
         judged = await player.play(attempt)
-        session = taught(judged, sessions.masked(judged.why), lesson, failure)
+        session = taught(judged, sessions.masked(judged.why), lesson)
         if session.played or session.cost.requests:
             await sessions.add(session, judged.result.events if session.cost.requests and judged.result else ())
         log.info("played", session=attempt.id, solved=session.solved, why=session.why)

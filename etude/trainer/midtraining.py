@@ -34,7 +34,7 @@ from etude.trainer.config import Frozen, OptimizerConfig
 from etude.trainer.documents import Document, Mixture, Source
 from etude.trainer.figures import read
 from etude.trainer.optimizers import build_optimizer
-from etude.trainer.supervised import backward, nll, refused_calls
+from etude.trainer.supervised import backward, nll
 from etude.trainer.trained import left_to_train
 
 TOLD_EVERY_S = 20.0
@@ -140,14 +140,13 @@ class Midtraining:
         self.optimizer.set_scale(scale)
         self.optimizer.step(gradient.lost)
         self.optimizer.zero_grad()
-        found = [losses.total, losses.next_token, losses.further, losses.refused, *gradient, *losses.by_source.values()]
-        loss, said, further, refused, norm, clipped, *each = read(found)
+        found = [losses.total, losses.next_token, losses.further, *gradient, *losses.by_source.values()]
+        loss, said, further, norm, clipped, *each = read(found)
         self.skipped = still_learning(norm, self.skipped)
         self.step_count += 1
         self.tokens += sum(len(document.token_ids) for document in documents)
         metrics = {"loss": loss, "said_loss": said, "grad_norm": norm, "clipped": bool(clipped), "lr_scale": scale}
         metrics["said_by_source"] = dict(zip(losses.by_source, each, strict=True))
-        metrics |= {"refused_p": refused} if any(map(refused_calls, documents)) else {}
         return metrics | ({"further_loss": further} if config.further_weight else {})
 
     def measure(self, held_out: Mapping[str, Sequence[Document]]) -> dict[str, float]:

@@ -32,9 +32,9 @@ from etude.models.checkpoint import load_checkpoint, shape_of
 from etude.records import Task
 from etude.trainer.attempts import Attempt, Player
 from etude.trainer.documents import Document
-from etude.trainer.hindsight import what_was_refused, what_worked
+from etude.trainer.hindsight import what_worked
 from etude.trainer.lessons import Made, Tasks, counters, learn, offer, play_missing, sandboxes
-from etude.trainer.taught import Kept, TaughtSessions, nothing, of_attempts
+from etude.trainer.taught import Kept, TaughtSessions, of_attempts
 
 if TYPE_CHECKING:
     from etude.trainer.warm_start import WarmStartConfig
@@ -94,9 +94,6 @@ class RejectionSource(RejectionConfig):
     temperature: float = Field(1.0, gt=0)
     """Of its sampling."""
     engine: EngineConfig = EngineConfig()
-    unlearn_refused: bool = False
-    """Of one session of each task that was not solved, the first calls that were answered with an error are made less
-    likely: what a small model fails by is mostly one such call, over and over."""
 
 
 class RejectionStart:
@@ -112,8 +109,6 @@ class RejectionStart:
         with TaughtSessions(self.directory, self.config.identity()) as self.sessions:
             last = rejection_rounds(self.config.model, self.source, self.kept, self._play, self._learn)
             counted = counters(self.kept)
-        if self.source.unlearn_refused:
-            counted.setdefault("calls_unlearned", 0)
         return {**self.learned, "rounds": last.number, **counted}
 
     def _play(self, number: int, model: Path) -> None:
@@ -139,8 +134,7 @@ class RejectionStart:
             async with sandboxes(config, tasks) as (backend, judges):
                 player = Player(backend, judges, config.harness, engines.max_context, dialogue_of)
                 lesson = partial(what_worked, chat=chat)
-                failure = partial(what_was_refused, chat=chat) if source.unlearn_refused else nothing
-                await play_missing(attempts, player, self.sessions, config.concurrency, lesson, failure)
+                await play_missing(attempts, player, self.sessions, config.concurrency, lesson)
 
     def _learn(self, number: int, documents: Sequence[Document]) -> Path:
         """The last round's model is the warm start's."""

@@ -31,8 +31,6 @@ class SupervisedLosses(NamedTuple):
     """Of the token after the next: the weighted mean, 0 where it is not trained."""
     by_source: dict[str, Tensor]
     """`next_token` of every source that has tokens to say."""
-    refused: Tensor
-    """The mean probability of calls that are not to be made, 0 where there are none."""
 
 
 def supervised_loss(
@@ -46,28 +44,23 @@ def supervised_loss(
     same of the token after the next.
 
     Tokens a model should say weigh 1, those it only reads `observation_weight`; a document's first token weighs
-    nothing. A call that should not be made adds its unlikelihood, −log(1 − p) of the whole call (arXiv 1908.04319), and
-    to the mean as many tokens as it has: so what it costs is bounded by how likely it is, and one that the model would
-    not make again costs nothing.
+    nothing.
     """
     packed = _packed(decoder, documents)
-    ids, positions, sampled, refused, positions_N, attention = packed[:6]
-    learned = np.where(sampled, np.float32(1), np.float32(observation_weight))
-    weights = np.where(refused > 0, np.float32(0), learned) * (positions > 0)
+    ids, positions, sampled, positions_N, attention = packed[:5]
+    weights = np.where(sampled, np.float32(1), np.float32(observation_weight)) * (positions > 0)
     output = decoder(ids, positions_N, attention, recompute=_recomputes(decoder, len(ids)))
-    predicts = np.flatnonzero((weights[1:] > 0) | (refused[1:] > 0))
+    predicts = np.flatnonzero(weights[1:] > 0)
     losses = _cross_entropies(decoder, decoder.logits, output.hidden_ND, ids, predicts, 1)
     own, targets = put(weights[predicts + 1], ids.device), put(np.flatnonzero(sampled[predicts + 1]), ids.device)
-    cost, likely = _unlikelihood(losses, refused[predicts + 1])
-    count = own.sum() + int(np.count_nonzero(refused[predicts + 1]))
-    total = ((losses * own).sum() + cost) / count + balance * load_balance(output.routing)
+    total = (losses * own).sum() / own.sum() + balance * load_balance(output.routing)
     said = losses.detach().index_select(0, targets)
     next_token = said.mean() if len(said) else said.sum()
     names = np.repeat([document.source for document in documents], packed.lengths)[predicts + 1][sampled[predicts + 1]]
     places = {str(name): np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
     by_source = {name: said.index_select(0, put(at, ids.device)).mean() for name, at in places.items()}
     if not further_weight:
-        return SupervisedLosses(total, next_token, next_token.new_zeros(()), by_source, likely)
+        return SupervisedLosses(total, next_token, next_token.new_zeros(()), by_source)
     hidden_ND, routed = decoder.look_further(ids.roll(-1), output.hidden_ND, positions_N, attention)
     predicts = np.flatnonzero((weights[2:] > 0) & (positions[2:] > 1))  # all three are of one document
     losses = _cross_entropies(decoder, decoder.further_logits, hidden_ND, ids, predicts, 2)
@@ -75,19 +68,7 @@ def supervised_loss(
     further = (losses * own).sum() / own.sum().clamp(min=1e-6)
     if routed is not None:
         total = total + balance * load_balance(Routing(routed.experts_NK[:, None], routed.scores_NE[:, None]))
-    return SupervisedLosses(total + further_weight * further, next_token, further.detach(), by_source, likely)
-
-
-def _unlikelihood(losses: Tensor, calls: np.ndarray) -> tuple[Tensor, Tensor]:
-    """What calls cost that should not be made, summed up, and their mean probability. `calls` says which call each
-    token is of whose loss is given, 0 for none."""
-    if not calls.any():
-        return losses.new_zeros(()), losses.new_zeros(())
-    names, of_call = np.unique(calls[calls > 0], return_inverse=True)
-    at, of_call = put(np.flatnonzero(calls), losses.device), put(of_call, losses.device)
-    nll_C = losses.new_zeros(len(names)).index_add(0, of_call, losses.index_select(0, at))
-    others_C = -torch.expm1(-nll_C)  # 1 - p
-    return -others_C.clamp(min=1e-6).log().sum(), (-nll_C.detach()).exp().mean()
+    return SupervisedLosses(total + further_weight * further, next_token, further.detach(), by_source)
 
 
 def backward(
@@ -115,7 +96,6 @@ def backward(
     weight_of_all = sum(weights)
     totals: list[Tensor] = []
     said: list[tuple[int, Tensor]] = []
-    refused: list[tuple[int, Tensor]] = []
     of_source: dict[str, list[tuple[int, Tensor]]] = {}
     for piece, weight in zip(pieces, weights, strict=True):
         if not weight:
@@ -124,26 +104,16 @@ def backward(
         totals.append(losses.total * (weight / weight_of_all))
         totals[-1].backward()
         said.append((_count(piece), losses.next_token))
-        refused.append((sum(map(refused_calls, piece)), losses.refused))
         for source, loss in losses.by_source.items():
             count = _count([each for each in piece if each.source == source])
             of_source.setdefault(source, []).append((count, loss))
     by_source = {name: _mean(each) for name, each in of_source.items()}
-    total = torch.stack(totals).detach().sum()
-    return SupervisedLosses(total, _mean(said), losses.further, by_source, _mean(refused))
+    return SupervisedLosses(torch.stack(totals).detach().sum(), _mean(said), losses.further, by_source)
 
 
 def _weight(document: Document, observation_weight: float) -> float:
-    """Of its tokens in the mean."""
-    counted = int(document.sampled[1:].sum())
-    if document.refused is not None:
-        counted += int(np.count_nonzero(document.refused[1:]))
-    return counted + observation_weight * (len(document.sampled) - 1 - counted)
-
-
-def refused_calls(document: Document) -> int:
-    """How many calls a model should learn from it not to make."""
-    return 0 if document.refused is None else len(np.unique(document.refused[document.refused > 0]))
+    learned = int(document.sampled[1:].sum())
+    return learned + observation_weight * (len(document.sampled) - 1 - learned)
 
 
 def _count(documents: Sequence[Document]) -> int:
@@ -194,8 +164,6 @@ class _Packed(NamedTuple):
     ids: Tensor
     positions: np.ndarray
     sampled: np.ndarray
-    refused: np.ndarray
-    """Which call that should not be made, 0 for none; those of each document have numbers of their own."""
     positions_N: Tensor
     attention: PackedAttention
     lengths: list[int]
@@ -206,14 +174,8 @@ def _packed(decoder: Decoder, documents: Sequence[Document]) -> _Packed:
     ids = put(np.concatenate([document.token_ids for document in documents]), decoder.placement.device).long()
     positions = np.concatenate([np.arange(length) for length in lengths])
     sampled = np.concatenate([document.sampled for document in documents])
-    refused, before = [], 0
-    for document in documents:
-        marks = np.zeros(len(document.token_ids), np.int32) if document.refused is None else document.refused
-        refused.append(np.where(marks > 0, marks + before, 0))
-        before += int(marks.max(initial=0))
     attention = PackedAttention(lengths, decoder.placement)
-    positions_N = put(positions, ids.device)
-    return _Packed(ids, positions, sampled, np.concatenate(refused), positions_N, attention, lengths)
+    return _Packed(ids, positions, sampled, put(positions, ids.device), attention, lengths)
 
 
 def _cross_entropies(

@@ -46,7 +46,7 @@ class TaughtSession:
     played: bool
     """False where our machinery or the endpoint failed it: it is played again, and its cost stands."""
     documents: tuple[Document, ...]
-    """Of a session that was solved, what can be learned; of one that was not, what can be unlearned."""
+    """Of a session that was solved, what can be learned."""
     cost: SessionCost
     notes: Mapping[str, int]
     """Counts of a teacher's messages and of those that are not learned; of a script's tries and slips; of calls that
@@ -64,19 +64,15 @@ class Learned(NamedTuple):
 Lesson = Callable[[SessionResult], Learned]
 
 
-def nothing(result: SessionResult) -> Learned:
-    return Learned((), {})
-
-
 def all_said(result: SessionResult) -> Learned:
     """All that the session's segments have as said."""
     return Learned([*map(document_of, result.segments)], {})
 
 
-def taught(judged: Judged, why: str, lesson: Lesson, failure: Lesson) -> TaughtSession:
-    """`lesson` says which of its tokens are learned where it was solved, and `failure` where it was not."""
+def taught(judged: Judged, why: str, lesson: Lesson) -> TaughtSession:
+    """`lesson` says which of its tokens are learned, where it was solved."""
     attempt, result = judged.attempt, judged.result
-    learned = (lesson if judged.solved else failure)(result) if result is not None else Learned((), {})
+    learned = lesson(result) if result is not None and judged.solved else Learned((), {})
     return TaughtSession(
         id=attempt.id,
         round=attempt.round,
@@ -130,7 +126,6 @@ class TaughtSessions:
         """On the disk when this returns, with what was said, where that is to be kept too."""
         documents = [
             {"ids": each.token_ids.tolist(), "sampled": "".join("01"[said] for said in each.sampled.tolist())}
-            | ({} if each.refused is None else {"refused": each.refused.tolist()})
             for each in session.documents
         ]
         said = [self.masked(json.loads(encode_event(event))) for event in events]
@@ -158,7 +153,7 @@ class TaughtSessions:
 
 class Kept:
     """What is learned of sessions: those that were solved, at most `per_task` of a task, by stratum. `dropped` counts
-    the others by why; of one of them a task what it has to be unlearned is kept."""
+    the others by why."""
 
     def __init__(self, per_task: int, longest: int) -> None:
         """`longest` is the most tokens of a document that the learner's model takes."""
@@ -169,7 +164,6 @@ class Kept:
         self.notes: Counter[str] = Counter()
         """Of the sessions that are learned, summed up."""
         self.dropped: Counter[str] = Counter()
-        self._unlearned: dict[str, tuple[Document, ...]] = {}
 
     def offer(self, session: TaughtSession) -> None:
         """One that has a verdict."""
@@ -178,10 +172,6 @@ class Kept:
                 self.notes.update(session.notes)
         else:
             self.dropped[session.why] += 1
-            fits = all(len(each.token_ids) <= self._longest for each in session.documents)
-            if session.documents and fits and session.task not in self._unlearned:
-                self._unlearned[session.task] = session.documents
-                self.notes.update(session.notes)
 
     def add(self, task: str, stratum: Hashable, documents: Sequence[Document]) -> bool:
         """One that was solved; whether it is kept."""
@@ -201,9 +191,8 @@ class Kept:
         return "enough_of_its_task" if self._of_task[task] >= self._per_task else ""
 
     def balanced(self, most_repeats: int) -> list[Document]:
-        """What is learned; rare strata are repeated (`balanced`). And what is unlearned, where anything is learned."""
-        unlearned = [each for documents in self._unlearned.values() for each in documents]
-        return [*balanced(self._by_stratum, most_repeats), *(unlearned if self.sessions else ())]
+        """What is learned; rare strata are repeated (`balanced`)."""
+        return balanced(self._by_stratum, most_repeats)
 
 
 def balanced(kept: Mapping[Any, Sequence[Document]], most_repeats: int) -> list[Document]:
@@ -228,16 +217,13 @@ def _session(line: bytes, where: str) -> TaughtSession:
     try:
         row = json.loads(line)
         row.pop("events", None)
-        documents = tuple(map(_document, row.pop("documents")))
+        documents = tuple(
+            Document(np.asarray(each["ids"], np.int32), np.asarray([mark == "1" for mark in each["sampled"]], bool))
+            for each in row.pop("documents")
+        )
         return TaughtSession(documents=documents, cost=SessionCost(**row.pop("cost")), **row)
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{where}: not a session ({error}); restore it from a copy, or remove the line") from None
-
-
-def _document(row: Mapping[str, Any]) -> Document:
-    refused = None if row.get("refused") is None else np.asarray(row["refused"], np.int32)
-    sampled = np.asarray([mark == "1" for mark in row["sampled"]], bool)
-    return Document(np.asarray(row["ids"], np.int32), sampled, refused=refused)
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

@@ -215,6 +215,6 @@ class TeacherStart:
                 player = Player(
                     backend, judges, config.harness, self.context, dialogue_of, lambda each: (each.cost, each.notes)
                 )
-                await play_missing(attempts, player, sessions, config.concurrency, all_said, is_enough=is_enough)
+                await play_missing(attempts, player, sessions, config.concurrency, all_said, is_enough)
         finally:
             await endpoint.close()

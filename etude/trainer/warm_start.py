@@ -139,8 +139,6 @@ class WarmStartConfig(Config):
         if isinstance(self.source, TeacherSource | HunterSource):
             silent |= {"sessions", "optimizer", "tokens", "tokens_per_step", "frozen", "format"}
             hashed = tuple(suffix for suffix in HASHED if suffix != ".safetensors")
-        if isinstance(self.source, RejectionSource) and not self.source.unlearn_refused:
-            del source["unlearn_refused"]  # as in what was made before there was such a thing
         if isinstance(self.source, HunterSource):
             source = {"kind": "hunter", "misspell": self.source.misspell}
         if isinstance(self.source, TeacherSource):

@@ -9,7 +9,7 @@ from etude.harness.prompt import render_call, render_calls
 from etude.harness.session import SessionResult
 from etude.models.chat import open_chat
 from etude.records import Event, Segment
-from etude.trainer.hindsight import MOST_REFUSED, confirmed, failed_calls, refuted_calls, what_was_refused, what_worked
+from etude.trainer.hindsight import confirmed, failed_calls, refuted_calls, what_worked
 
 MODEL = Path(__file__).parents[2] / "models/etude-tiny"
 CHECK = ("run_terminal_cmd", {"command": "python3 check.py"})
@@ -86,20 +86,6 @@ def test_what_stands_beside_a_wrong_call_is_learned(chat, refused_too):
     assert document.token_ids.tolist() == segment.token_ids.tolist()
     ends = (segment.token_ids == chat.end_id) & segment.sampled
     assert (document.sampled & ends).sum() == 6 + refused_too, "the end goes with the last call"
-
-
-def test_the_first_calls_that_were_refused_are_marked_and_what_follows_them_is_not_read(chat):
-    wrong = (edit("x", "x"), "error: old and new are the same")
-    result = session(chat, [HUNT[0], [wrong, (CHECK, FAIL)], [(CHECK, FAIL), wrong], [wrong], [wrong], "Done."])
-    [document], notes = what_was_refused(result, chat)
-    assert notes == {"calls_unlearned": MOST_REFUSED} and not document.sampled.any()
-    marked = [chat.decode(document.token_ids[document.refused == call].tolist()) for call in (1, 2, 3)]
-    call = render_call(*wrong[0])
-    assert marked[0] == f"{call}\n" and marked[1].startswith(call) and marked[2].startswith(call)
-    assert document.refused.max() == 3 and document.refused[-1] == 3, "it ends with the last of them"
-    odd = session(chat, [[(edit("a", "<tool_call>\nb"), "error: old is not there")], "Done."])
-    assert what_was_refused(odd, chat).documents == [], "calls that cannot be told apart"
-    assert what_was_refused(session(chat, HUNT[2:]), chat) == ([], {"calls_unlearned": 0})
 
 
 def test_a_message_whose_calls_cannot_be_told_apart_is_left_out_whole(chat):

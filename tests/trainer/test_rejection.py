@@ -9,7 +9,6 @@ from safetensors.torch import load_file
 
 from etude.cli.main import main
 from etude.errors import Exit
-from etude.models.chat import open_chat
 from etude.tasks.harbor import write_task
 from etude.tasks.ladder import ladder_task
 
@@ -85,26 +84,6 @@ def test_sessions_of_another_recipe_are_not_mixed_in(made, capsys):
     out, _, _ = made
     assert pretrain(out, *SMALL, "source.temperature=0.5") == Exit.BAD_INPUT
     assert "was made with another `source`; give another --out" in capsys.readouterr().err
-
-
-def test_calls_that_were_refused_are_unlearned_of_one_failure_a_task(tmp_path, capsys):
-    of = ("sessions=12", "rungs=[4]", "source.attempts=3", "source.rounds=1", "source.unlearn_refused=true")
-    of = (*of, "source.temperature=1.5")
-    assert pretrain(tmp_path, *of) == 0
-    said, chat = told(capsys), open_chat(MODEL)
-    lines = [json.loads(line) for line in (tmp_path / "sessions.jsonl").read_text().splitlines()][1:]
-    failed = [line for line in lines if not line["solved"] and line["documents"]]
-    first = {line["task"]: line for line in sorted(failed, key=lambda line: line["id"], reverse=True)}
-    assert said["calls_unlearned"] == sum(line["notes"]["calls_unlearned"] for line in first.values()) > 0
-    for document in (each for line in failed for each in line["documents"]):
-        assert "1" not in document["sampled"] and len(document["refused"]) == len(document["ids"])
-        for call in range(1, max(document["refused"]) + 1):
-            ids = [id for id, mark in zip(document["ids"], document["refused"], strict=True) if mark == call]
-            text = chat.tokenizer.decode(ids, skip_special_tokens=False)
-            assert text.startswith("<tool_call>") and text.count("<tool_call>") == 1
-    logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert any(line.get("refused_p", 0) > 0 for line in logged)
-    assert pretrain(tmp_path, *of[:-2], of[-1]) == Exit.BAD_INPUT, "its failures were not kept"
 
 
 def test_tasks_may_be_directories_and_those_for_measuring_are_left_out(tmp_path, capsys):

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from etude.errors import CheckpointError, ConfigError, EtudeError
-from etude.models.attention import PackedAttention
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.trainer import activations
@@ -68,7 +67,7 @@ def test_the_loss_ignores_first_tokens_and_other_documents():
 def test_pieces_give_the_gradients_and_figures_of_the_whole_and_compute_no_block_twice(monkeypatch):
     shape = ModelConfig(vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=0, dense_width=16)
     drawn = [each._replace(source="ab"[at % 2]) for at, each in enumerate(documents(5))]
-    drawn[1:2], drawn[4].sampled[:] = refusing(1), False
+    drawn[4].sampled[:] = False
     found = []
     for most in (2**30, 2**17 + 2**15):
         monkeypatch.setattr(activations, "ALONE_BYTES", most)
@@ -88,67 +87,8 @@ def test_pieces_give_the_gradients_and_figures_of_the_whole_and_compute_no_block
     assert sizes == [32, 32] and total == 80, "a piece of which nothing is learned is left out"
     torch.testing.assert_close(grads, wanted)
     torch.testing.assert_close((some.total, some.next_token), (whole.total.detach(), whole.next_token))
-    torch.testing.assert_close(some.refused, whole.refused)
     torch.testing.assert_close(some.by_source, whole.by_source)
-    assert set(some.by_source) == {"a", "b", ""} and some.refused > 0
-
-
-def refusing(count=6):
-    """What counts upwards is learned; of each sequence two calls of three tokens are not to be made."""
-    marks = np.zeros(16, np.int32)
-    marks[3:6], marks[9:12] = 1, 2
-    return [Document(ids, said & (marks == 0), refused=marks) for ids, said, *_ in documents(count)]
-
-
-def counting(tokens=12_800):
-    """A run that has learned half of what it is to: what comes next."""
-    run = Midtraining(config(stages=(Stage(tokens=tokens, mixture={"a": 1.0}),)), {"a": ShuffledSource(documents(), 0)})
-    while run.tokens < tokens // 2:
-        metrics = run.step()
-    assert "refused_p" not in metrics, "nothing was asked"
-    return run
-
-
-def test_a_call_that_is_not_to_be_made_costs_its_unlikelihood_as_plain_torch_has_it():
-    decoder, plain, given = counting().decoder, Decoder(MODEL), [*refusing(), *documents(3, seed=1)]
-    plain.load_state_dict(decoder.state_dict())
-    decoder.zero_grad()
-    losses = supervised_loss(decoder, given, 0.15, 0.0)
-    losses.total.backward()
-    total, weight, likely = torch.zeros(()), 0.0, []
-    for document in given:
-        ids = torch.from_numpy(document.token_ids).long()
-        output = plain(ids, torch.arange(16), PackedAttention([16], plain.placement))
-        log_p = plain.logits(output.hidden_ND).log_softmax(-1)[torch.arange(15), ids[1:]]
-        marks = np.zeros(16, np.int32) if document.refused is None else document.refused
-        for place, (said, call) in enumerate(zip(document.sampled[1:], marks[1:], strict=True)):
-            own = 0.0 if call else 1.0 if said else 0.15
-            total, weight = total - own * log_p[place], weight + (own or 1.0)
-        for call in sorted(set(marks.tolist()) - {0}):
-            p = log_p[np.flatnonzero(marks[1:] == call)].sum().exp()
-            total, likely = total - (1 - p).log(), [*likely, p.item()]
-    (total / weight).backward()
-    assert losses.total.item() == pytest.approx((total / weight).item(), rel=1e-5)
-    assert losses.refused.item() == pytest.approx(np.mean(likely), rel=1e-4)
-    assert len(likely) == 12 and max(likely) > 0.1
-    for ours, theirs in zip(decoder.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-6, rtol=1e-3)
-
-
-def test_calls_that_are_not_to_be_made_become_rare_beside_what_is_learned():
-    """A habit that was learned is unlearned: after 60 came 61, 62, 63."""
-    habit = Document(np.array([59, 60, 61, 62, 63], np.int32), np.arange(5) >= 2)
-    learned = ShuffledSource([*documents(), *[habit] * 20], 0)
-    run = Midtraining(config(stages=(Stage(tokens=25_600, mixture={"a": 1.0}),)), {"a": learned})
-    while run.tokens < 19_200:
-        before = run.step()
-    no_more = habit._replace(sampled=np.zeros(5, bool), refused=habit.sampled.astype(np.int32))
-    run.mixture.sources["a"] = ShuffledSource([*documents(), *[no_more] * 20], 0)
-    first = run.step()
-    while run.tokens < run.total_tokens:
-        last = run.step()
-    assert first["refused_p"] > 0.9 and last["refused_p"] < 0.1 and "refused_p" not in before
-    assert last["said_loss"] < 2 * before["said_loss"], "all else is still said"
+    assert set(some.by_source) == {"a", "b"}
 
 
 def test_balancing_asks_nothing_of_a_model_without_routers():
