@@ -26,16 +26,16 @@ from etude.bench.config import BenchConfig
 from etude.bench.measures import bootstrap
 from etude.config import load_recipe
 from etude.environments.backends import open_backend
-from etude.environments.base import Backend, SandboxSpec
+from etude.environments.base import Backend
 from etude.harness.config import HarnessConfig
 from etude.harness.prompt import render_calls
 from etude.harness.scripted import ScriptedSampler
-from etude.harness.session import run_session
 from etude.models.chat import ChatRenderer, open_chat
 from etude.models.checkpoint import load_checkpoint
 from etude.records import Task
 from etude.tasks.hunter import Hunter
 from etude.tasks.real import real_tasks
+from etude.trainer.demonstrations import play_script
 from etude.trainer.documents import Document, message_runs
 from etude.trainer.supervised import token_nlls
 
@@ -83,15 +83,8 @@ async def first_edits(tasks: list[Task], chat: ChatRenderer) -> list[Edit]:
 
 
 async def _first_edit(task: Task, chat: ChatRenderer, harness: HarnessConfig, backend: Backend) -> Edit | None:
-    sandbox = await backend.create(SandboxSpec(files=task.files, image=task.image))
-    try:
-        sampler = ScriptedSampler(Hunter(task.instruction, 0).next_message, chat)
-        result = await run_session(
-            task.instruction, sandbox, sampler, chat, harness, task.limits, session_id=task.id, seed=0,
-            files=task.files,
-        )  # fmt: skip
-    finally:
-        await sandbox.destroy()
+    script = ScriptedSampler(Hunter(task.instruction, 0).next_message, chat)
+    result = await play_script(script, task, backend, chat, harness, 0)
     segment = result.segments[0]
     for start, end in message_runs(segment.sampled):
         said = chat.decode(segment.token_ids[start:end].tolist())

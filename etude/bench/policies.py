@@ -8,7 +8,6 @@ harness.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import random
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from etude.harness.prompt import render_call, render_calls
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.scripted import ScriptedDialogue, ScriptedSampler
 from etude.harness.session import SessionResult, check_room, run_dialogue, token_dialogue
-from etude.models.files import fault_of
+from etude.models.files import fault_of, hashes_of
 from etude.records import Event, Limits, Task
 from etude.rewards.judge import JudgeConfig
 from etude.rewards.judge.config import MAX_ANSWER_TOKENS, MAX_CHARS
@@ -38,7 +37,6 @@ from etude.tasks.scripted import FAREWELL, RUN_CHECK
 if TYPE_CHECKING:
     from etude.engine.several import SeveralEngines
 
-_HASHED = (".json", ".jinja", ".safetensors")
 AnyPolicy = CheckpointPolicy | EndpointPolicy | AcpPolicy | SolutionPolicy | HunterPolicy
 
 
@@ -80,7 +78,7 @@ def identity(config: AnyPolicy) -> dict[str, Any]:
     """What tells a policy from another: in a result file's head. Where a key is read from is not."""
     match config:
         case CheckpointPolicy():
-            files = {path.name: _file_hash(path) for path in _checkpoint_files(config.path)}
+            files = _hashes(config.path)
             said = config.model_dump(mode="json", include={"kind", "expert_format", "temperature"})
             return {**said, "files": files}
         case EndpointPolicy():
@@ -92,10 +90,7 @@ def identity(config: AnyPolicy) -> dict[str, Any]:
         case SolutionPolicy():
             return {"kind": "solution", "skill": config.skill}
         case HunterPolicy():
-            files = {
-                path.name: _file_hash(path) for path in _checkpoint_files(config.path) if path.suffix != ".safetensors"
-            }
-            return {"kind": "hunter", "files": files}
+            return {"kind": "hunter", "files": _hashes(config.path, weights=False)}
 
 
 def endpoint_identity(config: EndpointConfig) -> dict[str, Any]:
@@ -111,15 +106,10 @@ def judge_identity(config: JudgeConfig) -> dict[str, Any]:
     return {**said, "endpoint": endpoint_identity(config.endpoint.with_body({}))}
 
 
-def _checkpoint_files(directory: Path) -> list[Path]:
+def _hashes(directory: Path, weights: bool = True) -> dict[str, str]:
     if fault := fault_of(directory):
         raise ConfigError(f"policy.path: {fault}")
-    return [path for path in sorted(directory.glob("*")) if path.suffix in _HASHED and path.is_file()]
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return hashes_of(directory, weights)
 
 
 @contextlib.asynccontextmanager

@@ -8,6 +8,7 @@ repository hand a user's own files on. Knows nothing of what the files mean, and
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -105,6 +106,19 @@ def read_table(directory: Path, name: str, most_bytes: int = SMALL) -> dict[str,
     if not isinstance(said, dict):
         raise CheckpointError(f"{path}: should hold a table, not a {type(said).__name__}; {_AGAIN}")
     return said
+
+
+def hashes_of(directory: Path, weights: bool = True) -> dict[str, str]:
+    """A digest of each file that decides what a checkpoint says: what tells one from another in whatever is made by
+    it."""
+    found = {}
+    for name in sorted(os.listdir(directory)):
+        if name.endswith((".json", ".jinja")) or (weights and name.endswith(".safetensors")):
+            with _readable(directory / name):
+                if (real := located(directory, name)) is not None:
+                    with real.open("rb") as file:
+                        found[name] = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return found
 
 
 def few(names: Iterable[str], most: int = 3) -> str:

@@ -179,12 +179,6 @@ class Index:
 
         return self._mended(search)
 
-    def may_match(self, pattern: str, ignore_case: bool, stamps: Mapping[str, str]) -> list[str] | None:
-        """Of the files with these stamps all that a pattern may match a line of: those that hold what it needs, and
-        those whose content is not known for sure or that a searcher may read otherwise. None where any may."""
-        found = self.having(pattern, ignore_case)
-        return None if found is None else self.narrowing(stamps).read(found, ignore_case)
-
     def having(self, pattern: str, ignore_case: bool) -> Contents | None:
         """The contents that hold what a pattern needs, of whatever workspace; None where any may."""
         need = required(pattern, ignore_case)

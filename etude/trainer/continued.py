@@ -30,6 +30,7 @@ from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.models.shipped import model_at
 from etude.models.state import round_to_bf16
 from etude.models.stretch import stretched
+from etude.tasks.json_lines import read_objects
 from etude.trainer.corpus.config import CorpusConfig
 from etude.trainer.corpus.filtering import holds_secret
 from etude.trainer.corpus.store import Corpus, Tokens, build_corpus
@@ -38,6 +39,7 @@ from etude.trainer.midtraining import Midtraining, MidtrainingConfig, ScheduleCo
 
 log = structlog.get_logger()
 _ROLES = {"user": "user", "assistant": "assistant", "tool": "observation"}
+_A_CONVERSATION = 'a line is {"messages": [{"role", "content"}]}'
 _TOLD_EVERY = 1000
 
 
@@ -134,26 +136,19 @@ def conversations(paths: tuple[Path, ...], chat: Chat) -> Conversations:
     found: list[Document] = []
     secret = 0
     for path in paths:
-        try:
-            # not `splitlines`: JSON may hold some characters that part lines as they are, such as U+2028
-            lines = path.expanduser().read_text("utf-8").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read ({error}); name a file of JSON lines") from None
-        read = [_conversation(line, chat, f"{path}:{at}") for at, line in enumerate(lines, 1) if line.strip()]
+        read = [_conversation(said, chat, where) for where, said in read_objects(path.expanduser(), _A_CONVERSATION)]
         kept = [each for each in read if each is not None]
         secret += len(read) - len(kept)
         found += kept
     return Conversations(found, secret)
 
 
-def _conversation(line: str, chat: Chat, where: str) -> Document | None:
+def _conversation(said: Mapping[str, Any], chat: Chat, where: str) -> Document | None:
     """None where one of its messages holds a secret, which a model would learn to say."""
     try:
-        messages = [(str(each["role"]), each["content"]) for each in json.loads(line)["messages"]]
-    except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(
-            f'{where}: no conversation ({error!r}); a line is {{"messages": [{{"role", "content"}}]}}'
-        ) from None
+        messages = [(str(each["role"]), each["content"]) for each in said["messages"]]
+    except (TypeError, KeyError) as error:
+        raise ConfigError(f"{where}: no conversation ({error!r}); {_A_CONVERSATION}") from None
     system = str(messages.pop(0)[1]) if messages and messages[0][0] == "system" else ""
     roles = [role for role, _ in messages]
     strange = [role for role in roles if role not in _ROLES]

@@ -1,7 +1,8 @@
 """Demonstrations for mid-training and for the fine-tuning control: sessions recorded for real.
 
-Owns `record`: a scripted expert, of the ladder or of the trail, plays tasks through the real harness, each in its own
-sandbox. Never invents an observation for a session: what the tools said is what the tools said.
+Owns `play_script`, by which a script plays a task through the real harness in a sandbox of its own, and `record`, by
+which an expert of the ladder or of the trail plays many. Never invents an observation for a session: what the tools
+said is what the tools said.
 """
 
 from __future__ import annotations
@@ -34,28 +35,26 @@ async def record(
     """Play every task once; yields sessions in the order they end. A sandbox failure ends the recording with its
     error.
     """
-    played = as_they_end(tasks, lambda task: _play(task, backend, chat, expert, harness, seed), concurrency)
+
+    async def one(task: Task) -> tuple[Task, SessionResult]:
+        return task, await play_script(_scripted(task, chat, expert, harness, seed), task, backend, chat, harness, seed)
+
+    played = as_they_end(tasks, one, concurrency)
     async with contextlib.aclosing(played) as sessions:
         async for session in sessions:
             yield session
 
 
-async def _play(
-    task: Task,
-    backend: Backend,
-    chat: Chat,
-    config: ExpertConfig | TrailExpertConfig,
-    harness: HarnessConfig,
-    seed: int,
-) -> tuple[Task, SessionResult]:
+async def play_script(
+    script: ScriptedSampler, task: Task, backend: Backend, chat: Chat, harness: HarnessConfig, seed: int
+) -> SessionResult:
+    """One session. Raises what the sandbox failed by."""
     sandbox = await backend.create(SandboxSpec(files=task.files, image=task.image))
     try:
-        sampler = _scripted(task, chat, config, harness, seed)
-        result = await run_session(
-            task.instruction, sandbox, sampler, chat, harness, task.limits, session_id=f"{task.id}-{seed}", seed=seed,
+        return await run_session(
+            task.instruction, sandbox, script, chat, harness, task.limits, session_id=f"{task.id}-{seed}", seed=seed,
             files=task.files,
         )  # fmt: skip
-        return task, result
     finally:
         await sandbox.destroy()
 

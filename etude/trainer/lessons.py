@@ -6,11 +6,10 @@ Owns `Tasks`, `sandboxes`, `play_missing` and `learn`. Whose sessions they are, 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import json
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from etude.environments.backends import open_backend
 from etude.environments.base import Backend
 from etude.errors import ConfigError, EtudeError
 from etude.models.checkpoint import load_checkpoint, save_checkpoint, shape_of
+from etude.models.files import hashes_of
 from etude.models.state import round_to_bf16
 from etude.records import Task
 from etude.rewards.judgement import Judges
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 FIRST_SEED = 20_000_000
 """Of the family's tasks that are played; reinforcement learning draws others."""
 _NOT_PLAYED = "not_played"
-HASHED = (".json", ".jinja", ".safetensors")
 Made = dict[str, Any]
 log = structlog.get_logger()
 
@@ -166,7 +165,7 @@ def learn(config: WarmStartConfig, documents: Sequence[Document], directory: Pat
     )
     told, checkpoint, model = (directory / name for name in ("learned.json", "midtraining.pt", "model"))
     directory.mkdir(parents=True, exist_ok=True)
-    of = [digest(documents), files_of(config.model), training.model_dump(mode="json", exclude={"threads"})]
+    of = [digest(documents), hashes_of(config.model), training.model_dump(mode="json", exclude={"threads"})]
     known: Made = json.loads(told.read_bytes()) if told.exists() else {}
     if known.get("of") != of:
         checkpoint.unlink(missing_ok=True)
@@ -190,13 +189,3 @@ def learn(config: WarmStartConfig, documents: Sequence[Document], directory: Pat
     write_whole(told, json.dumps({"of": of, "learned": learned}).encode())
     checkpoint.unlink()
     return learned | {"model": str(model)}
-
-
-def files_of(model: Path, hashed: Sequence[str] = HASHED) -> Mapping[str, str]:
-    """A digest of each file that decides what a checkpoint says."""
-    found = {}
-    for path in sorted(model.glob("*")):
-        if path.suffix in hashed:
-            with path.open("rb") as file:
-                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    return found

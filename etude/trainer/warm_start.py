@@ -19,7 +19,6 @@ it has.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +32,7 @@ from etude.environments.namespace import NamespaceConfig
 from etude.errors import Interrupted
 from etude.harness.config import HarnessConfig
 from etude.models.chat import ChatRenderer, open_chat
+from etude.models.files import hashes_of
 from etude.models.shipped import model_at
 from etude.plugins import named
 from etude.records import Limits, Task
@@ -43,7 +43,7 @@ from etude.trainer.config import Frozen, OptimizerConfig
 from etude.trainer.demonstrations import record
 from etude.trainer.documents import Document, document_of
 from etude.trainer.hunting import HunterSource, HunterStart
-from etude.trainer.lessons import HASHED, Made, Tasks, files_of, learn
+from etude.trainer.lessons import Made, Tasks, learn
 from etude.trainer.on_policy import DistillationSource, DistillationStart
 from etude.trainer.rejection import RejectionSource, RejectionStart
 from etude.trainer.teacher import TeacherSource, TeacherStart
@@ -134,11 +134,9 @@ class WarmStartConfig(Config):
         """What decides the sessions that are judged: of a teacher's or a hunter's, nothing of what is learned of
         them."""
         silent = {"model", "directories", "harness", "threads", "concurrency", "environment"}
-        hashed: Sequence[str] = HASHED
         source: Made = self.source.model_dump(mode="json")
         if isinstance(self.source, TeacherSource | HunterSource):
             silent |= {"sessions", "optimizer", "tokens", "tokens_per_step", "frozen", "format"}
-            hashed = tuple(suffix for suffix in HASHED if suffix != ".safetensors")
         if isinstance(self.source, HunterSource):
             source = {"kind": "hunter", "misspell": self.source.misspell}
         if isinstance(self.source, TeacherSource):
@@ -146,10 +144,11 @@ class WarmStartConfig(Config):
             source = {"kind": "teacher", "endpoint": asked, "reasoning_tokens": self.source.reasoning_tokens}
         if isinstance(self.source, DistillationSource):
             del source["steps"]
-            source["teacher"] = files_of(self.source.teacher, hashed)
+            source["teacher"] = hashes_of(self.source.teacher)
         silent |= {"limits"} if self.limits == LimitsConfig() else set()  # as in what was made before there were any
         said = self.model_dump(mode="json", exclude=silent | {"source"})
-        return {**said, "source": source, "model": files_of(self.model, hashed), "harness": self.harness.identity()}
+        model = hashes_of(self.model, weights=not isinstance(self.source, TeacherSource | HunterSource))
+        return {**said, "source": source, "model": model, "harness": self.harness.identity()}
 
 
 def make_warm_start(config: WarmStartConfig, directory: Path) -> Made:

@@ -218,9 +218,11 @@ def test_a_damaged_store_is_made_anew_and_says_so(root: Path, store: Store, sett
 
 def matching(root: Path, store: Store) -> set[str]:
     """Files that may hold a line `thing7`, and do."""
-    found = Index(store, str(root)).may_match("def thing7\\(", False, workspace.listing(root).stamps)
+    index = Index(store, str(root))
+    found = index.having("def thing7\\(", False)
     assert found is not None
-    return {path for path in found if "def thing7(" in (root / path).read_text()}
+    may = index.narrowing(workspace.listing(root).stamps).read(found, False)
+    return {path for path in may if "def thing7(" in (root / path).read_text()}
 
 
 @pytest.mark.parametrize(

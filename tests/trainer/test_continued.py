@@ -15,7 +15,7 @@ from corpora import MIT, module, repository
 from safetensors.torch import load_file
 
 from etude.cli.main import main
-from etude.errors import Exit
+from etude.errors import ConfigError, Exit
 from etude.made_by import alone
 from etude.models.chat import open_chat
 from etude.models.checkpoint import load_checkpoint
@@ -151,9 +151,11 @@ def test_of_a_conversation_the_assistants_words_alone_are_learnt(tmp_path):
     whole = chat.decode(document.token_ids.tolist())
     assert "You are brief." in whole and "def cart_1()" in whole
     assert (document.token_ids == chat.end_id).sum() == 5, "a spelt token ends no message"
-    for wrong in ("{}", "[", '{"messages": []}', '{"messages": [{"role": "user", "content": "a"}]}'):
+    half = r'{"messages": [{"role": "user", "content": "\ud800"}]}'
+    no_answer = '{"messages": [{"role": "user", "content": "a"}]}'
+    for wrong in ("{}", "[", "[" * 100_000, half, '{"messages": []}', no_answer):
         (tmp_path / "a.jsonl").write_text(f"{json.dumps(TALK)}\n{wrong}\n")
-        with pytest.raises(Exception, match=r"a\.jsonl:2: "):
+        with pytest.raises(ConfigError, match=r"a\.jsonl:2: "):
             conversations((tmp_path / "a.jsonl",), chat)
 
 
