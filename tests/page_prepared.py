@@ -18,6 +18,7 @@ from typing import Any
 
 from archive_samples import kept, marks
 from gguf_files import write_gguf
+from knowing_judge import PAIRS, knowing
 from offline_wheels import PYTEST, pack
 from page_commands import ROOT, blocks
 from page_world import DEADLINE_S, World
@@ -134,6 +135,14 @@ def scripted(body: dict[str, Any]) -> Reply:
 def endpoint(made: World, ends: ExitStack) -> None:
     """A model's server at port 8000."""
     server = ends.enter_context(ScriptedServer(scripted))
+    made.ports["8000"] = int(server.url.split(":")[2].split("/")[0])
+
+
+def judge(made: World, ends: ExitStack) -> None:
+    """A model that judges well, at port 8000, and the file of pairs."""
+    (made.root / "recipes").mkdir(exist_ok=True)
+    shutil.copy2(PAIRS, made.root / "recipes")
+    server = ends.enter_context(ScriptedServer(knowing()))
     made.ports["8000"] = int(server.url.split(":")[2].split("/")[0])
 
 

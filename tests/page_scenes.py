@@ -78,6 +78,7 @@ SCENES: Mapping[str, Scene] = {
     "loop": Scene("docs/loop.md", (prepared.clone,), seconds=45),
     "live run": Scene("docs/faults.md", (prepared.live,), seconds=75),
     "archive": Scene("docs/archive.md", (prepared.archived,)),
+    "judge": Scene("docs/rewards.md", (prepared.judge,)),
     "search": Scene("docs/search.md", (prepared.shop, prepared.in_shop), smaller=TEAM),
     "models": Scene("docs/models.md", (prepared.downloads,), smaller=PACKAGE, seconds=40),
     "serving": Scene("docs/serving.md", (prepared.clone,)),
@@ -97,7 +98,7 @@ SCENES: Mapping[str, Scene] = {
     "commands tasks": Scene(_COMMANDS, (*SHOP, prepared.mined), "^etude tasks (?!generate)", FEW_TASKS, 60, images),
     "commands bench": Scene(
         _COMMANDS,
-        (prepared.clone, prepared.tasks, prepared.two_runs),
+        (prepared.clone, prepared.tasks, prepared.two_runs, prepared.judge),
         "^etude bench (?!behaviour)",
         SMALL_BENCH,
         seconds=25,

@@ -1,4 +1,4 @@
-"""`etude bench run|compare|report|behaviour`: what a policy solves, how sure that is, and how it goes about it."""
+"""`etude bench run|compare|report|behaviour|judge`: what a policy solves, how sure that is, and who may judge it."""
 
 from __future__ import annotations
 
@@ -48,12 +48,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tell.add_argument("--against", type=Path, metavar="RUN", help="compare it with this earlier run on the page")
     ways = actions.add_parser("behaviour", help="how the behaviour of a run's policy changed with its compute")
     ways.add_argument("directory", type=Path, metavar="RUN", help="a run of etude train")
-    for action in (play, against, tell, ways):
+    believed = actions.add_parser("judge", help="how far a judge can be believed: its verdicts on labelled pairs")
+    believed.add_argument("config", type=Path, metavar="FILE", help="pairs as TOML; recipes/judge.toml has some")
+    believed.add_argument("--endpoint", metavar="URL", help="where the judge is; give --model too")
+    believed.add_argument("--model", metavar="NAME", help="its name there")
+    believed.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of FILE")
+    for action in (play, against, tell, ways, believed):
         action.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
-    return {"run": _run, "compare": _compare, "report": _report, "behaviour": _behaviour}[options.action](options)
+    actions = {"run": _run, "compare": _compare, "report": _report, "behaviour": _behaviour, "judge": _judge}
+    return actions[options.action](options)
 
 
 def config_of(options: argparse.Namespace) -> BenchConfig:
@@ -150,3 +156,18 @@ def _behaviour(options: argparse.Namespace) -> int:
     page = behaviour_page(options.directory, trends)
     say(json.dumps({**as_json(trends), "page": str(page)}) if options.json else f"{trends_summary(trends)}\n\n{page}")
     return 0
+
+
+def _judge(options: argparse.Namespace) -> int:
+    from etude.config import load_recipe
+    from etude.rewards.judge.calibration import CalibrationConfig, calibration_of
+
+    given = {"judge.endpoint.url": options.endpoint, "judge.endpoint.model": options.model}
+    said = [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+    config = load_recipe(options.config, CalibrationConfig, [*options.set, *said])
+    found = asyncio.run(calibration_of(config))
+    problems = found.problems(config.limits)
+    heading = f"{config.judge.endpoint.model} at {config.judge.endpoint.url}, {len(config.pairs)} pairs"
+    text = f"{heading}\n{found.text(config.limits)}"
+    say(json.dumps({**found.as_json(), "problems": problems}) if options.json else text)
+    return 1 if problems else 0

@@ -59,6 +59,7 @@ EXAMPLES: Mapping[str, str] = {
     "etude bench compare": "etude bench compare runs/before runs/after",
     "etude bench report": "etude bench report runs/after --against runs/before",
     "etude bench behaviour": "etude bench behaviour runs/quickstart-0",
+    "etude bench judge": "etude bench judge recipes/judge.toml --endpoint http://127.0.0.1:8000/v1 --model qwen3-coder",
     "etude index": "etude index build",
     "etude index build": "etude index build --dir ~/src/shop",
     "etude index status": "etude index status",

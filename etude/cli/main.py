@@ -44,6 +44,7 @@ FILES = {
         "etude.trainer.embedder.config:EmbedderConfig",
     ),
     "bench run --config": ("etude.bench.config:BenchConfig",),
+    "bench judge": ("etude.rewards.judge.calibration:CalibrationConfig",),
     "agent --config": ("etude.product.config:AgentConfig",),
     "sessions serve": ("etude.product.sessions.config:SessionsConfig",),
     "studio --config": ("etude.studio.config:StudioConfig",),

@@ -61,6 +61,7 @@ NOWHERE = [
     ["bench", "compare", "nowhere", "nowhere"],
     ["bench", "report", "nowhere"],
     ["bench", "behaviour", "nowhere"],
+    ["bench", "judge", "nowhere.toml"],
     ["weights", "relay", "nowhere", "--config", "nowhere.toml"],
 ]
 TAKES_NOTHING = {"doctor", "completion"}

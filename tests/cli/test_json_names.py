@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from knowing_judge import PAIRS, knowing
 from page_commands import commands_of
 from page_scenes import SCENES
 from page_world import world
@@ -187,6 +188,8 @@ def bench(run: Run, place: Path) -> Iterator[Any]:
         yield run("bench", "run", "--ladder", "1", "--attempts", "1", "--solution", skill, "--out", place / str(number))
     yield run("bench", "compare", place / "0", place / "1")
     yield run("bench", "report", place / "0", "--against", place / "1")
+    with ScriptedServer(knowing()) as server:
+        yield run("bench", "judge", PAIRS, "--endpoint", server.url, "--model", "m")
 
 
 def weights(run: Run, place: Path) -> Iterator[Any]:
@@ -211,7 +214,7 @@ PLAYS: dict[tuple[str, ...], Callable[[Run, Path], Iterator[Any]]] = {
     ("cluster status", "cluster down"): cluster,
     ("tasks generate", "tasks validate", "tasks pack", "tasks unpack"): tasks,
     ("images add", "images list", "images gc"): images,
-    ("bench run", "bench compare", "bench report"): bench,
+    ("bench run", "bench compare", "bench report", "bench judge"): bench,
     tuple(
         f"weights {each}"
         for each in ["keygen", "log", "inspect", "verify", "pin", "pins", "unpin", "rollback", "rewind"]

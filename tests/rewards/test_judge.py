@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from etude.cli.main import main
 from etude.config import parse
-from etude.errors import ConfigError
+from etude.errors import ConfigError, Exit
 from etude.harness.endpoint.wire import Timeouts
 from etude.rewards.judge import Change, JudgeConfig, Judged, NotJudged, RubricJudge
 from etude.rewards.judge.calibration import CalibrationLimits, Pair, Share, calibrate
@@ -22,6 +23,7 @@ from etude.rewards.judge.question import Answer, NoAnswer, Question, read_answer
 from etude.rewards.judge.rubric import JUDGED_S
 
 sys.path.append(str(Path(__file__).parents[1] / "harness"))
+from knowing_judge import PAIRS, knowing
 from scripted_openai import Reply, ScriptedServer
 
 GOOD = change_of("Guard the division.", {"m.py": b"x = a / b\n"}, {"m.py": b"x = a / b if b else 0\n"})
@@ -214,7 +216,7 @@ def test_a_fenced_answer_is_read_and_words_around_it_are_not():
 
 # --- calibration ------------------------------------------------------------------------------------------------------
 
-PAIRS = [Pair(GUARD, GOOD, BAD)] * 4
+FOUR = [Pair(GUARD, GOOD, BAD)] * 4
 
 
 def calibrated(model):
@@ -223,7 +225,7 @@ def calibrated(model):
         judge = RubricJudge(parse(config, JudgeConfig, "test"), control=False)
         try:
             async with asyncio.timeout(120):
-                return await calibrate(judge, PAIRS)
+                return await calibrate(judge, FOUR)
         finally:
             await judge.close()
 
@@ -260,7 +262,41 @@ def test_each_bias_is_measured_as_what_it_is():
     assert any(text.startswith("length_shift: +1.00") for text in length.problems(CalibrationLimits()))
     refusing = calibrated(lines_of("I cannot judge that."))
     assert refusing.unjudged == Share(8, 8) and refusing.why == {"refused": 28}
-    assert refusing.as_json()["unjudged"] == {"hits": 8, "of": 8}
+    assert refusing.as_json()["unjudged"] == {"rate": 1, "of": 8, "low": pytest.approx(0.676, abs=1e-3), "high": 1}
+
+
+def says_yes(body):
+    return answer(body, True, re.search(r"^\+[^+].*", asked(body)[1], re.M)[0])
+
+
+def tried(model, capsys, *more):
+    with ScriptedServer(model) as server:
+        code = main(["bench", "judge", str(PAIRS), "--endpoint", server.url, "--model", "m", *more])
+    return code, capsys.readouterr().out, len(server.requests)
+
+
+def test_the_shipped_pairs_tell_one_who_knows_from_others(capsys):
+    code, said, requests = tried(knowing(), capsys)
+    assert code == 0 and said.endswith("Fit to have a say in rewards.\n") and requests == 14 * 20
+    assert re.search(r"yes to what does not meet the criterion +0 of 20 +0\.0% \(0\.0% to 16\.1%\); at most 20%", said)
+    code, said, _ = tried(lambda body: answer(body, False), capsys)
+    assert code == 1 and "Not fit to have a say in rewards: false_no: 20 of 20" in said
+    code, said, _ = tried(says_yes, capsys, "--json")
+    found = json.loads(said)
+    assert code == 1 and found["reasons"] == {"injected": 140} and found["unjudged"]["rate"] == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ((), "judge.endpoint: must be given"),
+        (("--model", "m"), "judge.endpoint.url: must be given"),
+        (("--set", "pairs=[]"), "pairs: must not be empty"),
+    ],
+)
+def test_a_calibration_that_cannot_be_made_says_what_is_missing(more, said, capsys):
+    assert main(["bench", "judge", str(PAIRS), *more]) == Exit.BAD_INPUT
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("hits", "of", "low", "high"), [(0, 0, 0, 1), (0, 10, 0, 0.2775), (5, 10, 0.2366, 0.7634)])

@@ -1,0 +1,30 @@
+"""A judge behind a scripted server that knows which changes of a calibration file meet their criterion, and no more."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scripted_openai import Reply
+
+PAIRS = Path(__file__).parents[2] / "recipes/judge.toml"
+
+
+def knowing(path: Path = PAIRS) -> Callable[[dict[str, Any]], Reply]:
+    """By the diff that stands in the question; to the control question it says no."""
+    pairs = [(pair["met"].strip("\n"), pair["unmet"].strip("\n")) for pair in tomllib.loads(path.read_text())["pairs"]]
+
+    def judge(body: dict[str, Any]) -> Reply:
+        text = body["messages"][1]["content"]
+        control = "adds a line whose whole text is" in text
+        met = [met for met, unmet in pairs if met in text and unmet not in text and not control]
+        quote = next(line for line in met[0].splitlines() if re.match(r"\+[^+]", line)) if met else ""
+        ticket = re.search(r"<CHANGE-(\w+)>", text)
+        assert ticket
+        return Reply(json.dumps({"ticket": ticket[1], "reason": "known", "quote": quote, "holds": bool(met)}))
+
+    return judge
