@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -134,15 +135,18 @@ def scripted(body: dict[str, Any]) -> Reply:
 
 def endpoint(made: World, ends: ExitStack) -> None:
     """A model's server at port 8000."""
-    server = ends.enter_context(ScriptedServer(scripted))
-    made.ports["8000"] = int(server.url.split(":")[2].split("/")[0])
+    _at_port_8000(made, ends, scripted)
 
 
 def judge(made: World, ends: ExitStack) -> None:
     """A model that judges well, at port 8000, and the file of pairs."""
     (made.root / "recipes").mkdir(exist_ok=True)
     shutil.copy2(PAIRS, made.root / "recipes")
-    server = ends.enter_context(ScriptedServer(knowing()))
+    _at_port_8000(made, ends, knowing())
+
+
+def _at_port_8000(made: World, ends: ExitStack, model: Callable[[Any], Reply]) -> None:
+    server = ends.enter_context(ScriptedServer(model))
     made.ports["8000"] = int(server.url.split(":")[2].split("/")[0])
 
 

@@ -112,7 +112,9 @@ def hashes_of(directory: Path, weights: bool = True) -> dict[str, str]:
     """A digest of each file that decides what a checkpoint says: what tells one from another in whatever is made by
     it."""
     found = {}
-    for name in sorted(os.listdir(directory)):
+    with _readable(directory):
+        names = sorted(os.listdir(directory))
+    for name in names:
         if name.endswith((".json", ".jinja")) or (weights and name.endswith(".safetensors")):
             with _readable(directory / name):
                 if (real := located(directory, name)) is not None:

@@ -14,9 +14,9 @@ from scripted_openai import Reply
 PAIRS = Path(__file__).parents[2] / "recipes/judge.toml"
 
 
-def knowing(path: Path = PAIRS) -> Callable[[dict[str, Any]], Reply]:
+def knowing() -> Callable[[dict[str, Any]], Reply]:
     """By the diff that stands in the question; to the control question it says no."""
-    pairs = [(pair["met"].strip("\n"), pair["unmet"].strip("\n")) for pair in tomllib.loads(path.read_text())["pairs"]]
+    pairs = [(pair["met"].strip("\n"), pair["unmet"].strip("\n")) for pair in tomllib.loads(PAIRS.read_text())["pairs"]]
 
     def judge(body: dict[str, Any]) -> Reply:
         text = body["messages"][1]["content"]
