@@ -18,6 +18,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pyte
 from pyte.screens import Char
@@ -91,6 +92,13 @@ class Terminal:
 
     def type(self, keys: str) -> None:
         os.write(self._file, keys.encode())
+
+    def interrupt(self) -> None:
+        """Ctrl-C once the process sleeps until a key comes. Python notices a signal before it reads a line or while
+        it does; one that falls between the two is noticed with the next key, which here never comes."""
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        self.wait(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", "the process to wait for a key")
+        self.type(CTRL_C)
 
     def say(self, line: str) -> None:
         """A line at the prompt."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from pseudo_terminal import CTRL_C, CTRL_D, ENTER, Terminal
+from pseudo_terminal import CTRL_D, ENTER, Terminal
 from scripted_openai import Reply, ScriptedServer
 
 from etude.harness.endpoint import EndpointConfig
@@ -182,7 +182,7 @@ def test_a_first_agent_asks_tries_writes_and_begins(here: Here) -> None:
 def test_who_leaves_has_nothing_written(here: Here) -> None:
     with here.terminal("init") as terminal:
         terminal.see(r"^  endpoint.*:$")
-        terminal.type(CTRL_C)
+        terminal.interrupt()
         terminal.see("nothing was written; `etude init` asks again")
     assert not here.file.exists()
 
