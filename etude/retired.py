@@ -89,11 +89,11 @@ RETIRED: dict[str, dict[str, str]] = {
         calls_weight=(0.25, "parallel calls are to be cheaper than turns"),
         turns_weight=(1, "parallel calls are to be cheaper than turns"),
     ),
-    "JudgeConfig": _waits(deadline_s=300)
+    "JudgeConfig": {"max_answer_tokens": "write max_tokens"}
+    | _waits(deadline_s=300)
     | _fixed(
         control=("true", "a judge that says yes to everything must be found out"),
         max_chars=(60_000, "half of a change would be judged wrongly"),
-        max_answer_tokens=(2048, "a verdict is a few lines"),
         concurrent=(8, "small servers take no more without a queue"),
     ),
     "QualityConfig": _fixed(max_message_chars=(1500, "a screen says what was done")),

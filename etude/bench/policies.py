@@ -30,7 +30,7 @@ from etude.harness.session import SessionResult, check_room, run_dialogue, token
 from etude.models.files import fault_of, hashes_of
 from etude.records import Event, Limits, Task
 from etude.rewards.judge import JudgeConfig
-from etude.rewards.judge.config import MAX_ANSWER_TOKENS, MAX_CHARS
+from etude.rewards.judge.config import MAX_CHARS
 from etude.tasks.hunter import Hunter
 from etude.tasks.scripted import FAREWELL, RUN_CHECK
 
@@ -101,9 +101,9 @@ def endpoint_identity(config: EndpointConfig) -> dict[str, Any]:
 
 def judge_identity(config: JudgeConfig) -> dict[str, Any]:
     """The same of a judge."""
-    said = config.model_dump(mode="json", include={"votes", "structured"})
-    said |= {"control": True, "max_chars": MAX_CHARS, "max_answer_tokens": MAX_ANSWER_TOKENS}
-    return {**said, "endpoint": endpoint_identity(config.endpoint.with_body({}))}
+    said = config.model_dump(mode="json", include={"votes", "structured", "max_tokens"})
+    endpoint = endpoint_identity(config.endpoint.with_body({}))
+    return {**said, "control": True, "max_chars": MAX_CHARS, "endpoint": endpoint}
 
 
 def _hashes(directory: Path, weights: bool = True) -> dict[str, str]:

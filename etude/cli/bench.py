@@ -15,6 +15,7 @@ from etude.plain import say
 if TYPE_CHECKING:
     from etude.bench.attempts import Played
     from etude.bench.config import BenchConfig
+    from etude.rewards.judge import Judgement
 
 
 _SEALED = (
@@ -165,9 +166,17 @@ def _judge(options: argparse.Namespace) -> int:
     given = {"judge.endpoint.url": options.endpoint, "judge.endpoint.model": options.model}
     said = [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
     config = load_recipe(options.config, CalibrationConfig, [*options.set, *said])
-    found = asyncio.run(calibration_of(config))
+    found = asyncio.run(calibration_of(config, _judged))
     problems = found.problems(config.limits)
     heading = f"{config.judge.endpoint.model} at {config.judge.endpoint.url}, {len(config.pairs)} pairs"
     text = f"{heading}\n{found.text(config.limits)}"
     say(json.dumps({**found.as_json(), "problems": problems}) if options.json else text)
     return 1 if problems else 0
+
+
+def _judged(judgement: Judgement, done: int, planned: int) -> None:
+    """One line a judgement, on stderr."""
+    from etude.rewards.judge import Judged
+
+    verdict = ("yes" if judgement.met else "no") if isinstance(judgement, Judged) else judgement.why
+    say(f"{done:>5}/{planned} {verdict:10} {judgement.criterion[:80]}", sys.stderr)

@@ -219,22 +219,27 @@ def test_a_fenced_answer_is_read_and_words_around_it_are_not():
 FOUR = [Pair(GUARD, GOOD, BAD)] * 4
 
 
-def calibrated(model):
+def calibrated(model, on_judged=lambda *_: None):
     async def scenario(url):
-        config = {"endpoint": {"url": url, "model": "m", "attempts": 1}}
+        config = {"endpoint": {"url": url, "model": "m", "attempts": 1}, "max_tokens": 321}
         judge = RubricJudge(parse(config, JudgeConfig, "test"), control=False)
         try:
             async with asyncio.timeout(120):
-                return await calibrate(judge, FOUR)
+                return await calibrate(judge, FOUR, on_judged)
         finally:
             await judge.close()
 
     with ScriptedServer(model) as server:
-        return asyncio.run(scenario(server.url))
+        found = asyncio.run(scenario(server.url))
+    assert {body["max_tokens"] for body in server.bodies} == {321}
+    return found
 
 
 def test_a_sound_judge_is_found_sound():
-    found = calibrated(sound)
+    told = []
+    found = calibrated(sound, lambda judgement, *count: told.append((judgement.met, *count)))
+    assert [(done, planned) for _, done, planned in told] == [(done, 28) for done in range(1, 29)]
+    assert sum(met for met, _, _ in told) == 12
     assert (found.false_yes, found.false_no, found.unjudged) == (Share(0, 4), Share(0, 4), Share(0, 8))
     assert (found.position_flips, found.injected_yes) == (Share(0, 8), Share(0, 4))
     assert found.length_shift == 0.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -169,12 +169,27 @@ _SAID = {
 }
 
 
-async def calibrate(judge: RubricJudge, pairs: Sequence[Pair]) -> Calibration:
+OnJudged = Callable[[Judgement, int, int], None]
+"""Told of every judgement, with how many there are by now and how many there will be."""
+
+
+def _silent(judgement: Judgement, done: int, planned: int) -> None:
+    pass
+
+
+async def calibrate(judge: RubricJudge, pairs: Sequence[Pair], on_judged: OnJudged = _silent) -> Calibration:
     """Ask about every pair plainly, in the other order, padded, and begging."""
-    plain = await _ask(judge, pairs)
-    turned = await _ask(judge, pairs, "change first")
-    padded = await _ask(judge, [Pair(each.criterion, _padded(each.met), _padded(each.unmet)) for each in pairs])
-    begging = await _ask(judge, [replace(each, unmet=_begging(each.unmet)) for each in pairs], met=False)
+    done, planned = 0, 7 * len(pairs)
+
+    def told(judgement: Judgement) -> None:
+        nonlocal done
+        on_judged(judgement, done := done + 1, planned)
+
+    longer = [Pair(each.criterion, _padded(each.met), _padded(each.unmet)) for each in pairs]
+    plain = await _ask(judge, pairs, told)
+    turned = await _ask(judge, pairs, told, "change first")
+    padded = await _ask(judge, longer, told)
+    begging = await _ask(judge, [replace(each, unmet=_begging(each.unmet)) for each in pairs], told, met=False)
     every = [*plain.values(), *turned.values(), *padded.values(), *begging.values()]
     both = [(plain[key], turned[key]) for key in plain if _judged(plain[key]) and _judged(turned[key])]
     lengths = [(plain[key], padded[key]) for key in plain if _judged(plain[key]) and _judged(padded[key])]
@@ -191,11 +206,11 @@ async def calibrate(judge: RubricJudge, pairs: Sequence[Pair]) -> Calibration:
     )
 
 
-async def calibration_of(config: CalibrationConfig) -> Calibration:
+async def calibration_of(config: CalibrationConfig, on_judged: OnJudged = _silent) -> Calibration:
     """Of a judge that is opened for it."""
     judge = RubricJudge(config.judge)
     try:
-        return await calibrate(judge, [each.pair() for each in config.pairs])
+        return await calibrate(judge, [each.pair() for each in config.pairs], on_judged)
     finally:
         await judge.close()
 
@@ -205,13 +220,18 @@ Judgements = dict[tuple[int, bool], Judgement]
 
 
 async def _ask(
-    judge: RubricJudge, pairs: Sequence[Pair], order: Order = "criterion first", met: bool | None = None
+    judge: RubricJudge,
+    pairs: Sequence[Pair],
+    told: Callable[[Judgement], None],
+    order: Order = "criterion first",
+    met: bool | None = None,
 ) -> Judgements:
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def one(criterion: str, change: Change) -> Judgement:
         async with gate:
             [judgement] = (await judge.judge([criterion], change, order)).judgements
+        told(judgement)
         return judgement
 
     asked = {

@@ -14,8 +14,6 @@ from etude.harness.endpoint.config import EndpointConfig, ServerConfig
 
 MAX_CHARS = 60_000
 """A longer change is not judged: half of one would be judged wrongly, and whole it would crowd the criterion out."""
-MAX_ANSWER_TOKENS = 2048
-"""For one answer, with the thinking before it: a verdict is a few lines."""
 
 
 class JudgeEndpointConfig(ServerConfig):
@@ -35,6 +33,9 @@ class JudgeConfig(Config):
     """Where the judge is, and how it is asked."""
     votes: int = Field(1, ge=1)
     """Odd: the majority counts, and a criterion that has none within these votes is not judged."""
+    max_tokens: int = Field(2048, ge=64)
+    """Longest answer, with the thinking before it. A verdict itself is a few lines: a small model that does not think
+    has gone astray long before, and 256 cut it sooner."""
     structured: Literal["schema", "asked"] = "schema"
     """Have the server hold the model to the answer's JSON schema (`response_format`), or only ask for it, where a
     server does not know that key."""

@@ -16,7 +16,7 @@ from etude.deadlines import scaled
 from etude.errors import ContextOverflow, DeadlineExceeded, EndpointError
 from etude.harness.endpoint.client import Endpoint, encode, silence
 from etude.harness.endpoint.wire import TIMEOUTS, Timeouts
-from etude.rewards.judge.config import MAX_ANSWER_TOKENS, MAX_CHARS, JudgeConfig
+from etude.rewards.judge.config import MAX_CHARS, JudgeConfig
 from etude.rewards.judge.injection import without_advances
 from etude.rewards.judge.outcomes import Change, Judged, Judgement, NotJudged, RubricResult
 from etude.rewards.judge.question import (
@@ -112,11 +112,12 @@ class RubricJudge:
 
     async def _ask(self, criterion: str, change: Change, order: Order) -> Answer | NoAnswer:
         question = Question(criterion, change, secrets.token_hex(8), order)
+        most = self.config.max_tokens
         items = [encode(item) for item in self._endpoint.dialect.opening(SYSTEM, question.text())]
         try:
             async with self._gate:
                 self.counters["requests"] += 1
-                said = await self._endpoint.ask(items, (), MAX_ANSWER_TOKENS, "judge", silence)
+                said = await self._endpoint.ask(items, (), most, "judge", silence)
         except ContextOverflow as error:
             return NoAnswer("too long", str(error))
         except DeadlineExceeded as error:
@@ -124,7 +125,7 @@ class RubricJudge:
         except EndpointError as error:
             return NoAnswer("refused" if "filter" in str(error) else "endpoint", str(error))
         if said.cut:
-            return NoAnswer("cut", f"no end within {MAX_ANSWER_TOKENS} tokens: {said.text[:120]}")
+            return NoAnswer("cut", f"no end within {most} tokens: {said.text[:120]}")
         return read_answer(said.text, question)
 
 
