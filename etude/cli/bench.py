@@ -79,23 +79,40 @@ def config_of(options: argparse.Namespace) -> BenchConfig:
         said.append(f"tasks.directories={json.dumps(directories)}")
     given: dict[str, object] = {"tasks.real": built_in[0] if built_in else None}
     given |= {"tasks.ladder": options.ladder, "attempts": options.attempts, "concurrency": options.concurrency}
+    player = _player(options)
+    said += [f"{key}={json.dumps(value)}" for key, value in (given | player).items() if value is not None]
+    if player and options.config and _kind_in(options.config) != player["policy.kind"]:
+        said.insert(0, "policy=")  # one kind's keys say nothing of another
+    config = load_recipe(options.config, BenchConfig, said)
+    config.deadlines.apply()
+    return config
+
+
+def _player(options: argparse.Namespace) -> dict[str, object]:
+    """Who plays, where an option says so."""
+    from etude.errors import ConfigError
+
     if options.endpoint is not None and options.model is None:
         raise ConfigError("--endpoint needs --model: the model's name there")
     if options.model is not None and options.endpoint is None:
         raise ConfigError("--model is the name of a model at an --endpoint; a directory is a --checkpoint")
     if options.checkpoint is not None:
-        given |= {"policy.kind": "checkpoint", "policy.path": str(options.checkpoint)}
-    elif options.endpoint is not None:
-        given |= {"policy.kind": "endpoint", "policy.endpoint.url": options.endpoint}
-        given |= {"policy.endpoint.model": options.model}
-    elif options.acp is not None:
-        given |= {"policy.kind": "acp", "policy.command": shlex.split(options.acp)}
-    elif options.solution is not None:
-        given |= {"policy.kind": "solution", "policy.skill": options.solution}
-    said += [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
-    config = load_recipe(options.config, BenchConfig, said)
-    config.deadlines.apply()
-    return config
+        return {"policy.kind": "checkpoint", "policy.path": str(options.checkpoint)}
+    if options.endpoint is not None:
+        at = {"policy.endpoint.url": options.endpoint, "policy.endpoint.model": options.model}
+        return {"policy.kind": "endpoint", **at}
+    if options.acp is not None:
+        return {"policy.kind": "acp", "policy.command": shlex.split(options.acp)}
+    if options.solution is not None:
+        return {"policy.kind": "solution", "policy.skill": options.solution}
+    return {}
+
+
+def _kind_in(recipe: Path) -> str | None:
+    from etude.config import read_toml
+
+    policy = read_toml(recipe).get("policy")
+    return policy.get("kind") if isinstance(policy, dict) else None
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -303,3 +303,23 @@ def test_the_built_in_sets_of_real_code_are_named_like_directories(capsys):
     for wrong in (["real:all"], ["real:eval", "real:exam"]):
         with pytest.raises(ConfigError, match="real:eval and real:exam; name one"):
             asked(*wrong)
+
+
+def test_another_player_takes_the_place_of_the_one_in_a_file():
+    """Before, what the file says of its checkpoint was refused as unknown to an endpoint."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    words = ["run", "real:eval", "--config", "recipes/realcode-bench.toml", "--out", "runs/one"]
+
+    def played(*names):
+        return config_of(parser.parse_args([*words, *names]))
+
+    endpoint = played(
+        "--endpoint", "http://127.0.0.1:1/v1", "--model", "m", "--set", "policy.price={ input = 1, output = 2 }"
+    )
+    assert (endpoint.policy.kind, endpoint.policy.price.input) == ("endpoint", 1)
+    assert endpoint.limits == played("--solution", "0.5").limits and endpoint.limits.max_sampled_tokens == 1536
+    own = played("--checkpoint", "models/etude-tiny").policy
+    assert (own.path, own.engines, own.engine.lookup_tokens) == (Path("models/etude-tiny"), 2, 8)
+    with pytest.raises(ConfigError, match=r"policy\.engines: unknown key"):
+        played("--solution", "0.5", "--set", "policy.engines=2")
