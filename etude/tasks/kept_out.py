@@ -40,11 +40,17 @@ class KeptOut:
     prints: frozenset[Print]
 
     def place(self, path: PurePath, stdlib: bool) -> bool:
-        """Whether a file is kept out; `path` is relative to the standard library, or to a directory of packages."""
+        """Whether a file is kept out; `path` is relative to the standard library, or to a directory of packages. A
+        directory with an underscore before a kept name is a copy that somebody carries along: setuptools/_distutils."""
         parts = [*path.parts[:-1], path.stem]
         if "site-packages" in parts:
             parts, stdlib = parts[parts.index("site-packages") + 1 :], False
-        return (stdlib and parts[0] in self.stdlib) or not self.packages.isdisjoint(parts)
+        carried = {part[1:] for part in parts[:-1] if part.startswith("_")}
+        return (
+            (stdlib and parts[0] in self.stdlib)
+            or not self.packages.isdisjoint({*parts, *carried})
+            or not self.stdlib.isdisjoint(carried)
+        )
 
     def content(self, definition: str) -> bool:
         """Whether the source of a definition is, or holds, a function of a task's source."""

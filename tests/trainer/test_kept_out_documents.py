@@ -3,7 +3,7 @@
 import ast
 import re
 import sysconfig
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
@@ -43,3 +43,11 @@ def test_a_vendored_copy_is_left_out(tmp_path):
     (tmp_path / "copy.py").write_text(record.files[record.path] + "\n\ndef of_its_own(a):\n    return a + 1\n")
     assert all(record.function not in text for text in _definitions(tmp_path / "copy.py", kept_out()))
     assert [*_definitions(tmp_path / "copy.py", kept_out())][-1] == "def of_its_own(a):\n    return a + 1\n"
+
+
+def test_a_copy_that_a_package_carries_along_is_left_out():
+    kept = kept_out()
+    for path in ("setuptools/_distutils/util.py", "shop/_vendor/packaging/tags.py", "shop/_requests/api.py"):
+        assert kept.place(PurePath(path), stdlib=False), path
+    for path in ("shop/util.py", "shop/_private/util.py", "shop/email/util.py", "shop/_typing.py"):
+        assert not kept.place(PurePath(path), stdlib=False), path
