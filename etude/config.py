@@ -160,9 +160,14 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise tomllib.TOMLDecodeError(str(error)) from None
 
 
+def read_recipe(path: Path | None) -> dict[str, Any]:
+    """A recipe as it stands, or the dump of one; where there is no file, nothing. Raises ConfigError."""
+    return {} if path is None else read_dump(path) if _is_dump(path) else read_toml(path)
+
+
 def _read(path: Path | None, overrides: Sequence[str], schema: type[Config] | None = None) -> dict[str, Any]:
     """Without a schema, keys that are to be left out are not looked up: whoever reads the whole recipe does that."""
-    raw = {} if path is None else read_dump(path) if _is_dump(path) else read_toml(path)
+    raw = read_recipe(path)
     for override in overrides:
         _apply_override(raw, override, schema)
     return raw

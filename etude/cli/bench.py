@@ -7,6 +7,7 @@ import asyncio
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,17 +74,17 @@ def config_of(options: argparse.Namespace) -> BenchConfig:
     built_in = [name.removeprefix("real:") for name in options.tasks if name.startswith("real:")]
     if len(built_in) > 1 or not {"eval", "exam"}.issuperset(built_in):
         raise ConfigError(f"real:{built_in[-1]}: the built-in sets are real:eval and real:exam; name one of them")
-    if "exam" in built_in:
-        say(_SEALED, sys.stderr)
     if directories := [name for name in options.tasks if not name.startswith("real:")]:
-        said.append(f"tasks.directories={json.dumps(directories)}")
+        said += _toml({"tasks.directories": directories})
     given: dict[str, object] = {"tasks.real": built_in[0] if built_in else None}
     given |= {"tasks.ladder": options.ladder, "attempts": options.attempts, "concurrency": options.concurrency}
     player = _player(options)
-    said += [f"{key}={json.dumps(value)}" for key, value in (given | player).items() if value is not None]
-    if player and options.config and _kind_in(options.config) != player["policy.kind"]:
-        said.insert(0, "policy=")  # one kind's keys say nothing of another
+    said += _toml(given | player)
+    if player and not (options.checkpoint and _plays_a_checkpoint(options.config)):
+        said.insert(0, "policy=")  # a file's keys, prices and headers are for the player that it names
     config = load_recipe(options.config, BenchConfig, said)
+    if config.tasks.real == "exam":
+        say(_SEALED, sys.stderr)
     config.deadlines.apply()
     return config
 
@@ -102,17 +103,28 @@ def _player(options: argparse.Namespace) -> dict[str, object]:
         at = {"policy.endpoint.url": options.endpoint, "policy.endpoint.model": options.model}
         return {"policy.kind": "endpoint", **at}
     if options.acp is not None:
-        return {"policy.kind": "acp", "policy.command": shlex.split(options.acp)}
+        try:
+            return {"policy.kind": "acp", "policy.command": shlex.split(options.acp)}
+        except ValueError as error:
+            raise ConfigError(f"--acp {options.acp}: {error}; quote it as for a shell") from None
     if options.solution is not None:
         return {"policy.kind": "solution", "policy.skill": options.solution}
     return {}
 
 
-def _kind_in(recipe: Path) -> str | None:
-    from etude.config import read_toml
+def _plays_a_checkpoint(file: Path | None) -> bool:
+    """Whether what a file says of its player, its engine above all, holds for another checkpoint too."""
+    from etude.bench.config import CheckpointPolicy
+    from etude.config import read_recipe
 
-    policy = read_toml(recipe).get("policy")
-    return policy.get("kind") if isinstance(policy, dict) else None
+    policy = read_recipe(file).get("policy")
+    kind = CheckpointPolicy.model_fields["kind"].default
+    return isinstance(policy, dict) and policy.get("kind", kind) == kind
+
+
+def _toml(given: Mapping[str, object]) -> list[str]:
+    """Overrides, of what is given at all."""
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items() if value is not None]
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -180,9 +192,9 @@ def _judge(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
     from etude.rewards.judge.calibration import CalibrationConfig, calibration_of
 
-    given = {"judge.endpoint.url": options.endpoint, "judge.endpoint.model": options.model}
-    said = [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
-    config = load_recipe(options.config, CalibrationConfig, [*options.set, *said])
+    given = _toml({"judge.endpoint.url": options.endpoint, "judge.endpoint.model": options.model})
+    anew = ["judge.endpoint="] if options.endpoint else []  # a file's key is for the server that it names
+    config = load_recipe(options.config, CalibrationConfig, [*anew, *options.set, *given])
     found = asyncio.run(calibration_of(config, _judged))
     problems = found.problems(config.limits)
     heading = f"{config.judge.endpoint.model} at {config.judge.endpoint.url}, {len(config.pairs)} pairs"

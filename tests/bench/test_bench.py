@@ -25,6 +25,7 @@ from etude.bench.summary import compare, summarise
 from etude.bench.tasks import load_tasks
 from etude.bench.text import comparison_text, run_summary
 from etude.cli.bench import add_arguments, config_of
+from etude.cli.main import main
 from etude.environments.namespace import NamespaceBackend
 from etude.errors import CheckpointError, ConfigError, EtudeError
 from etude.harness.prompt import PERSONA
@@ -319,7 +320,51 @@ def test_another_player_takes_the_place_of_the_one_in_a_file():
     )
     assert (endpoint.policy.kind, endpoint.policy.price.input) == ("endpoint", 1)
     assert endpoint.limits == played("--solution", "0.5").limits and endpoint.limits.max_sampled_tokens == 1536
-    own = played("--checkpoint", "models/etude-tiny").policy
-    assert (own.path, own.engines, own.engine.lookup_tokens) == (Path("models/etude-tiny"), 2, 8)
+    own = played("--checkpoint", "models/😀").policy
+    assert (own.path, own.engines, own.engine.lookup_tokens) == (Path("models/😀"), 2, 8)
+    with pytest.raises(ConfigError, match="No closing quotation; quote it as for a shell"):
+        played("--acp", "agent 'x")
     with pytest.raises(ConfigError, match=r"policy\.engines: unknown key"):
         played("--solution", "0.5", "--set", "policy.engines=2")
+
+
+def test_a_file_that_names_no_kind_plays_a_checkpoint_and_its_keys_hold_for_another(tmp_path, capsys):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    for name, text in (
+        ("file.toml", 'tasks = { real = "exam" }\n[policy]\npath = "base"\ntemperature = 0.5\n'),
+        ("file.json", '{"tasks": {"real": "exam"}, "policy": {"path": "base", "temperature": 0.5}}'),
+    ):
+        (tmp_path / name).write_text(text)
+        words = ["run", "--config", str(tmp_path / name), "--checkpoint", "models/etude-tiny", "--out", "runs/one"]
+        policy = config_of(parser.parse_args(words)).policy
+        assert (policy.path, policy.temperature) == (Path("models/etude-tiny"), 0.5)
+        assert "real:exam is sealed" in capsys.readouterr().err, "wherever the set is named"
+
+
+def test_a_files_key_goes_to_no_other_server(tmp_path):
+    """Before, `--endpoint` was sent the key and the headers that the file has for its own."""
+    file = tmp_path / "file.toml"
+    file.write_text(
+        'tasks = { real = "eval" }\n[policy]\nkind = "endpoint"\n[policy.endpoint]\nurl = "https://api.example.com/v1"\n'
+        'model = "large"\nkey_env = "THEIR_KEY"\nheaders = { x-org = "secret" }\n'
+    )
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    words = ["run", "--config", str(file), "--endpoint", "http://127.0.0.1:1/v1", "--model", "m", "--out", "runs/one"]
+    endpoint = config_of(parser.parse_args(words)).policy.endpoint
+    assert not endpoint.key_env and not endpoint.headers
+    own = config_of(parser.parse_args([*words, "--set", "policy.endpoint.key_env=OWN_KEY"])).policy.endpoint
+    assert own.key_env == "OWN_KEY"
+
+
+def test_a_judges_key_goes_to_no_other_server(tmp_path, monkeypatch):
+    monkeypatch.setenv("THEIR_KEY", "sk-secret")
+    text = (ROOT / "recipes/judge.toml").read_text()
+    first = text.index("[[pairs]]")
+    one = text[first : text.index("[[pairs]]", first + 1)]
+    endpoint = '[judge.endpoint]\nurl = "https://api.example.com/v1"\nmodel = "large"\nkey_env = "THEIR_KEY"\n'
+    (tmp_path / "judge.toml").write_text(f"{endpoint}{one}")
+    with ScriptedServer(lambda body: Reply("no answer")) as server:
+        main(["bench", "judge", str(tmp_path / "judge.toml"), "--endpoint", server.url, "--model", "m"])
+    assert server.requests and not [each for each in server.requests if "authorization" in each.headers]

@@ -1,12 +1,16 @@
 """The rival that only guesses: what so many blind tries solve, and that its verdicts are the verifier's."""
 
 import asyncio
+import sys
 from itertools import permutations
+from pathlib import Path
 
 import pytest
-from blind_mends import Mends, figures, played
 
 from etude.tasks.real import real_tasks
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from blind_mends import Mends, figures, played
 
 
 @pytest.mark.parametrize("tries", [1, 2, 3, 4, 9])
