@@ -47,7 +47,7 @@ _IN_LAYER = {
     "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj", "ffn_gate_inp": "mlp.gate",
 }  # fmt: skip
 _STACKED = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
-_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,3})\.(\w+)\.(weight|bias)")
 _BANDS = "rope_freqs.weight"
 _LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Of every Llama 3. A GGUF holds only what follows from them for each channel."""
@@ -161,26 +161,31 @@ class Layout:
 
     def _bands(self, head: int) -> dict[str, Any]:
         """Llama 3's scaling, of which the file holds what each channel is slowed down by."""
-        stored = self._file.tensor(_BANDS).flatten()
-        said = {"rope_type": "llama3", "factor": max(stored.tolist(), default=1.0), **_LLAMA_3}
-        bands = BandsConfig(factor=said["factor"], original_context=8192, slow=1.0, fast=4.0)
         theta = self._say("rope.freq_base", (int, float), 10_000.0)
-        own = band_factors(head, theta, bands)
-        if own.shape != stored.shape or not torch.allclose(own, stored, rtol=1e-3):
-            raise CheckpointError(
-                f"{self._file.path}: {_BANDS} is no scaling of Llama 3's; take the model as its maker published it"
-            )
+        if self._file.shapes[_BANDS] != (head // 2,) or not theta > 0:
+            raise self._no_bands()
+        stored = self._file.tensor(_BANDS)
+        said = {"rope_type": "llama3", "factor": max(stored.tolist()), **_LLAMA_3}
+        bands = BandsConfig(factor=said["factor"], original_context=8192, slow=1.0, fast=4.0)
+        if not torch.allclose(band_factors(head, theta, bands), stored, rtol=1e-3):
+            raise self._no_bands()
         return said
 
+    def _no_bands(self) -> CheckpointError:
+        return CheckpointError(
+            f"{self._file.path}: {_BANDS} is no scaling of Llama 3's; take the model as its maker published it"
+        )
+
     def _located(self) -> dict[str, tuple[str, int | None]]:
-        """Published name → tensor of the file, and which matrix of it."""
+        """Published name → tensor of the file, and which matrix of it. No more names are made than the model has: each
+        stack is of one of its layers, and of all its experts."""
         found: dict[str, tuple[str, int | None]] = {}
         strange = []
         for name, shape in self._file.shapes.items():
             whole, of_layer = name.rpartition("."), _LAYER.fullmatch(name)
             if of_layer and of_layer[2] in _IN_LAYER:
                 found[f"model.layers.{of_layer[1]}.{_IN_LAYER[of_layer[2]]}.{of_layer[3]}"] = (name, None)
-            elif of_layer and of_layer[2] in _STACKED and len(shape) == 3:
+            elif of_layer and of_layer[2] in _STACKED and self._stacks(int(of_layer[1]), shape):
                 stack = f"model.layers.{of_layer[1]}.mlp.experts.{{}}.{_STACKED[of_layer[2]]}.{of_layer[3]}"
                 found |= {stack.format(expert): (name, expert) for expert in range(shape[0])}
             elif whole[0] in _NAMES:
@@ -193,6 +198,9 @@ class Layout:
                 "as its maker published it"
             )
         return found
+
+    def _stacks(self, layer: int, shape: tuple[int, ...]) -> bool:
+        return layer < self.config.layers and len(shape) == 3 and shape[0] == self.config.experts
 
 
 def _number(value: float) -> float | int:

@@ -21,25 +21,6 @@ from etude.extras import install_command
 from etude.models import files
 
 AGAIN = "download it again"
-_PARTS = 1 << 23
-"""That a file is read in: several times as many as the largest vocabulary has."""
-
-
-def _bounded(reader: type[Any]) -> type[Any]:
-    """The library's reader, which would go on behind the end of a file, where it finds arrays of any length empty."""
-
-    class Bounded(reader):
-        parts = 0
-
-        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
-            self.parts += 1
-            if self.parts > _PARTS:
-                raise ValueError("it says more than any model has to say")
-            if int(offset) + np.dtype(dtype).itemsize * int(count) > len(self.data):
-                raise ValueError("it ends too early")
-            return super()._get(offset, dtype, count, override_order)
-
-    return Bounded
 
 
 class Gguf:
@@ -51,11 +32,14 @@ class Gguf:
         if not files.is_file(path):  # a pipe would have the library wait
             raise ConfigError(f"{path}: no such file; give a .gguf file, or a directory that holds config.json")
         try:
-            from gguf import GGUFReader
+            from gguf import dequantize
         except ImportError:
             raise MissingDependency(f"gguf is not installed: {install_command('gguf')}") from None
+        from etude.models.gguf.bounded import Bounded
+
+        self._dequantize = dequantize
         with self._readable("is no whole GGUF file"):
-            reader = _bounded(GGUFReader)(path)
+            reader = Bounded(path)
             self.metadata: Mapping[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
             self._tensors = {tensor.name: tensor for tensor in reader.tensors}
             self.shapes = {name: tuple(map(int, each.shape[::-1])) for name, each in self._tensors.items()}
@@ -73,13 +57,11 @@ class Gguf:
 
     def tensor(self, name: str, at: int | None = None) -> Tensor:
         """fp32 values; of a stack of matrices the one at `at`."""
-        from gguf.quants import dequantize
-
         held = self._tensors[name]
         data = held.data if at is None else held.data[at]
         with self._readable(f"{name} cannot be read"):
             try:
-                values = dequantize(data, held.tensor_type)
+                values = self._dequantize(data, held.tensor_type)
             except NotImplementedError:
                 kind = held.tensor_type.name
                 raise CheckpointError(
