@@ -9,6 +9,7 @@ process down. Knows nothing of messages (`models.chat`).
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from etude.durable import write_whole
 from etude.errors import CheckpointError, EtudeError, InvalidRequest
 from etude.models import files
+from etude.models.growth import MOST, growth_of
 
 END_OF_TEXT, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 _TOOLS = ("read_file", "edit_file", "write_file", "list_dir", "grep", "run_terminal_cmd")
@@ -63,7 +65,10 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     if data is None:
         raise CheckpointError(f"{path}: no such file; copy it from the model's source")
     with _faults(lambda fault: CheckpointError(f"{path}: not a readable tokenizer.json ({fault}); {_AGAIN}")):
-        tokenizer = Tokenizer.from_buffer(data)
+        bounded = growth_of(json.loads(data)) <= MOST
+        tokenizer = Tokenizer.from_buffer(data) if bounded else None
+    if tokenizer is None:
+        raise CheckpointError(f"{path}: its rules can make a text more than {MOST} times as long; {_AGAIN}")
     # what a trainer left in the file: it would cut every prompt, and fill every one up, without a word
     tokenizer.no_truncation()
     tokenizer.no_padding()
