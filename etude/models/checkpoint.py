@@ -61,7 +61,7 @@ def save_checkpoint(
             _write(decoder, Path(partial), tokenizer, dtype, shard_bytes, tensor_of)
             if like is not None:
                 copy_companions(like, Path(partial))
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             raise CheckpointError(f"{directory}: the model cannot be written ({error}); make room there") from error
         directory.mkdir(exist_ok=True)
         for stale in [directory / WEIGHTS, directory / INDEX, *directory.glob("model-*-of-*.safetensors")]:

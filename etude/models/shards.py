@@ -1,8 +1,8 @@
-"""Weights on their way into files of the published layout, one shard at a time.
+"""Weights on their way into files of the published layout, one tensor at a time.
 
-Owns which tensor goes into which file, the index of several, and the dtype that each is stored in. Asks for a tensor
-only when its file is written, so that a model which is converted is never whole in memory. Knows no family and reads
-nothing (`models.checkpoint`).
+Owns which tensor goes into which file, the index of several, the dtype that each is stored in, and the safetensors file
+itself: the library that reads it writes only what is whole in memory. A tensor is asked for when it is written, in the
+order of the shapes, and is gone before the next. Knows no family and reads nothing (`models.checkpoint`).
 """
 
 from __future__ import annotations
@@ -10,18 +10,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from etude.durable import write_whole
 from etude.models.files import INDEX, WEIGHTS
 from etude.models.published import KEPT_FP32
 
 SHARD_BYTES = 5_000_000_000
 Shapes = Mapping[str, Sequence[int]]
 """Published name → shape."""
+_TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
 def write_weights(
@@ -36,12 +39,32 @@ def write_weights(
     weight_map: dict[str, str] = {}
     for number, names in enumerate(shards, 1):
         file = WEIGHTS if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
-        stored = {name: tensor_of(name).to(stored_dtype(name, dtype)).contiguous().clone() for name in names}
-        save_file(stored, directory / file, metadata={"format": "pt"})
+        held = {name: shapes[name] for name in names}
+        write_whole(directory / file, partial(_write_file, shapes=held, tensor_of=tensor_of, dtype=dtype))
         weight_map |= dict.fromkeys(names, file)
     if len(shards) > 1:
         index = {"metadata": {"total_size": stored_bytes(shapes, dtype)}, "weight_map": weight_map}
         (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _write_file(out: BinaryIO, shapes: Shapes, tensor_of: Callable[[str], Tensor], dtype: torch.dtype) -> None:
+    """Byte for byte as the safetensors library lays a file out: wide numbers first, so that all are aligned."""
+    stored = {name: stored_dtype(name, dtype) for name in shapes}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in sorted(shapes, key=lambda name: (-stored[name].itemsize, name)):
+        begin, end = end, end + math.prod(shapes[name]) * stored[name].itemsize
+        header[name] = {"dtype": _TYPES[stored[name]], "shape": list(shapes[name]), "data_offsets": [begin, end]}
+    said = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    said += b" " * (-len(said) % 8)
+    out.write(len(said).to_bytes(8, "little") + said)
+    for name, shape in shapes.items():
+        out.seek(8 + len(said) + header[name]["data_offsets"][0])
+        out.write(_bytes(tensor_of(name).detach().reshape(tuple(shape)).to("cpu", stored[name])))
+
+
+def _bytes(tensor: Tensor) -> Any:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().data
 
 
 def stored_bytes(shapes: Shapes, dtype: torch.dtype) -> int:

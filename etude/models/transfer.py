@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -142,7 +141,7 @@ def _written(model: _Origin, out: Path, shard_bytes: int) -> Written:
             model.add_companions(partial)
             remarks = _complete(partial, model)
             templated = _is_templated(partial)
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             raise CheckpointError(f"{out}: the model cannot be written ({error}); make room there") from None
         _require_free(out)  # another command may have been faster
         partial.rename(out)
