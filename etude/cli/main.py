@@ -28,6 +28,7 @@ _SICK = {
     errno.EACCES: "not permitted ({}); give your user the right to it, or {elsewhere}",
     errno.ENOTDIR: "a file lies where a directory should be ({}); move it away, or {elsewhere}",
     errno.EEXIST: "something else lies there, or a link that leads nowhere ({}); move it away, or {elsewhere}",
+    errno.ENAMETOOLONG: "a name is longer than the file system holds ({}); give a shorter one",
     errno.ELOOP: "links lead in a circle ({}); remove one, or {elsewhere}",
 }
 """What is wrong with the machine, and what to do. Any other error of the system is a bug of ours."""

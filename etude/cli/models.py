@@ -27,9 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.action == "check":
         return _check(options)
+    from etude.cli.stopping import stoppable
     from etude.models.transfer import export_model, import_model
 
-    written = (import_model if options.action == "import" else export_model)(options.origin, options.out)
+    with stoppable("stopped before the model was whole, and nothing of it is left; the same command begins anew"):
+        written = (import_model if options.action == "import" else export_model)(options.origin, options.out)
     say(json.dumps(asdict(written)) if options.json else written.text())
     return 0
 

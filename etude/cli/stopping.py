@@ -1,4 +1,4 @@
-"""How a command that trains ends when a signal stops it: in one line, whenever the signal comes.
+"""How a command that trains or writes a model ends when a signal stops it: in one line, whenever the signal comes.
 
 Owns `stoppable`. The first SIGINT or SIGTERM counts, and those that follow are ignored: one Ctrl-C often comes more
 than once, from the terminal and from the process above. (A second one that is meant, the supervisor heeds.) Knows
@@ -67,9 +67,9 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 @contextlib.contextmanager
-def stoppable() -> Generator[Callable[[Coroutine[Any, Any, T]], T]]:
-    """A signal in here is raised as Interrupted, or Terminated. Gives a function in the place of `asyncio.run`, for
-    what handles both signals itself once it has started."""
+def stoppable(said: str = _EARLY) -> Generator[Callable[[Coroutine[Any, Any, T]], T]]:
+    """A signal in here is raised as Interrupted, or Terminated, with what is `said`. Gives a function in the place of
+    `asyncio.run`, for what handles both signals itself once it has started."""
     told = _Told()
     before = {number: signal.getsignal(number) for number in _ASKING}
     told.listen()
@@ -81,7 +81,7 @@ def stoppable() -> Generator[Callable[[Coroutine[Any, Any, T]], T]]:
     try:
         yield run
     except (KeyboardInterrupt, asyncio.CancelledError):
-        raise told.error(_EARLY) from None
+        raise told.error(said) from None
     except Interrupted as error:
         if told.first is None:  # the supervisor's, which takes signals itself
             raise

@@ -6,8 +6,10 @@ single layers of the mixture may be dense. Biases in attention and sliding windo
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
+from etude.errors import CheckpointError
 from etude.models.config import ModelConfig
 from etude.models.published import Family, Published
 
@@ -31,7 +33,12 @@ def _write(config: ModelConfig) -> dict[str, Any]:
 
 def _read_moe(published: Published) -> dict[str, Any]:
     layers, step = range(published.take("num_hidden_layers")), published.take("decoder_sparse_step", 1)
-    only = frozenset(published.take("mlp_only_layers", ()))
+    only = published.take("mlp_only_layers", [])
+    if not isinstance(only, list) or any(type(layer) is not int or layer not in layers for layer in only):
+        raise CheckpointError(
+            f"{published.path}: mlp_only_layers is {reprlib.repr(only)}; it must be a list of layers, and there are "
+            f"{len(layers)}"
+        )
     width = published.take("intermediate_size", 0)
     experts = published.take("num_experts", published.take("num_local_experts", None))  # the newer name is the second
     mixture = {"experts": experts} | {ours: published.take(theirs) for ours, theirs in _EXPERTS.items()}

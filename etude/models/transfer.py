@@ -139,7 +139,7 @@ def _written(model: _Origin, out: Path, shard_bytes: int) -> Written:
             write_weights(partial, shapes, lambda name: _finite(name, model.tensor(name)), STORED, shard_bytes)
             save_tokenizer(model.tokenizer, partial)
             model.add_companions(partial)
-            remarks = _complete(partial, model)
+            remarks = (*_beyond(model), *_complete(partial, model))
             templated = _is_templated(partial)
         except OSError as error:
             raise CheckpointError(f"{out}: the model cannot be written ({error}); make room there") from None
@@ -161,6 +161,8 @@ def _written(model: _Origin, out: Path, shard_bytes: int) -> Written:
 def _place_beside(out: Path) -> Generator[Path]:
     """A directory that goes away, with those of commands that were killed: each may be as large as a model."""
     for torn in out.parent.glob(f".{glob.escape(out.name)}-*{_PARTIAL}"):
+        if torn.is_symlink() or not torn.is_dir():
+            continue  # somebody else's, whatever it is called
         with handle_of(torn) as handle:
             if try_hold(handle):
                 shutil.rmtree(torn)
@@ -193,6 +195,18 @@ def _is_templated(directory: Path) -> bool:
         return read_template(directory) is not None
     except CheckpointError:  # which is a remark
         return False
+
+
+def _beyond(model: _Origin) -> tuple[str, ...]:
+    rows = model.config.vocab_size
+    beyond = sorted((at, token) for token, at in model.tokenizer.get_vocab().items() if at >= rows)
+    if not beyond:
+        return ()
+    named = files.few(f"{token!r} ({at})" for at, token in beyond)
+    return (
+        f"its embeddings have {rows:,} rows, and its tokenizer tokens behind them: {named}; no text that holds one can "
+        "be computed, so take the tokenizer.json that was published with these weights",
+    )
 
 
 def _complete(directory: Path, model: _Origin) -> tuple[str, ...]:

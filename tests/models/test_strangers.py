@@ -282,7 +282,8 @@ def test_a_number_that_no_model_has_is_refused_by_its_key(key, value, model):
         ({"architectures": "Qwen3MoeForCausalLM"}, "architectures is 'Qwen3MoeForCausalLM'"),
         ({"architectures": 5}, "architectures is 5"),
         ({f"key{n}": 1 for n in range(99)}, "keys key0, key1, key10, .* and 79 more are unknown"),
-        ({"mlp_only_layers": 5}, "wrong type"),
+        *(({"mlp_only_layers": only}, "mlp_only_layers is .*; it must be a list of layers, and there are 4$")
+          for only in (5, [-1], [4], ["x"], [1e99], [True], [[]], {"0": 1})),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8, "original_max_position_embeddings": 64,
                            "low_freq_factor": 4, "high_freq_factor": 4}}, r"fast \(4.0\) must be more than slow"),
     ],

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from etude.models.chat import open_chat
 from etude.models.chat_template import Message
 from etude.models.checkpoint import INDEX, load_checkpoint, save_checkpoint
 from etude.models.shipped import shipped_model
+from etude.models.tokenizer import load_tokenizer, save_tokenizer
 from etude.models.transfer import export_model, import_model
 
 transformers = pytest.importorskip("transformers", reason="parity needs the dev extra")
@@ -152,6 +155,50 @@ def test_what_a_killed_command_left_is_cleared_away_and_a_living_ones_is_not(tmp
     import_model(tmp_path / "theirs", tmp_path / "out")
     os.close(handle)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".out-living.partial", "out", "theirs"]
+
+
+def test_what_is_no_directory_of_its_own_is_let_be(tmp_path):
+    publish("qwen3", tmp_path / "theirs")
+    (tmp_path / "precious").mkdir()
+    (tmp_path / ".out-link.partial").symlink_to("precious")
+    (tmp_path / ".out-gone.partial").symlink_to("nowhere")
+    (tmp_path / ".out-file.partial").write_text("")
+    before = {path.name for path in tmp_path.iterdir()}
+    import_model(tmp_path / "theirs", tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {*before, "out"}
+
+
+@pytest.mark.parametrize("out", ["a" * 245, "a" * 300, "a" * 300 + "/b", "a/" * 3000 + "b"])
+def test_a_name_that_no_disk_holds_is_told_in_one_line(out, tmp_path, capsys):
+    assert main(["models", "import", str(shipped_model()), str(tmp_path / out)]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "a name is longer than the file system holds" in said
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_command_that_is_stopped_leaves_nothing(number, code, tmp_path):
+    publish("qwen3", tmp_path / "theirs")
+    stop = (
+        "import os, signal, sys; from etude.cli.main import main; from etude.models import transfer\n"
+        f"transfer.save_tokenizer = lambda *_: os.kill(os.getpid(), signal.{number})\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    words = ["models", "import", str(tmp_path / "theirs"), str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-c", stop, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith("etude models: stopped before the model was whole") and done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_tokens_without_a_row_of_the_embeddings_are_a_remark(tmp_path):
+    shutil.copytree(shipped_model(), tmp_path / "theirs")
+    tokenizer = load_tokenizer(tmp_path / "theirs")
+    tokenizer.add_tokens([f"more\n{n}" for n in range(5)])
+    save_tokenizer(tokenizer, tmp_path / "theirs")
+    [remark] = import_model(tmp_path / "theirs", tmp_path / "out").remarks
+    assert "its embeddings have 1,024 rows, and its tokenizer tokens behind them: 'more\\n0' (1024), " in remark
+    assert "'more\\n2' (1026) and 2 more; " in remark
 
 
 def test_weights_that_are_no_numbers_are_not_taken(tmp_path):
