@@ -67,6 +67,11 @@ def plain_line(text: str) -> str:
     return " ".join(plain(text).split())
 
 
+def in_a_sentence(text: str) -> str:
+    """The same with newlines shown, too: a name that holds one is a part of its sentence, and begins no other."""
+    return plain(text).replace("\n", "\u240a")
+
+
 def plain_output(line: str) -> str:
     """A line that a command printed: without colours, and as it stands after what a progress bar wrote over it. What
     was written over and says something else stays, before a ␍: a model reads it too, so a user must be able to."""

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from etude.cli.parser import parser_of
-from etude.errors import ConfigError, EtudeError, Exit, Interrupted, Terminated
-from etude.plain import plain_event, plain_traceback, say
+from etude.errors import BuildError, ConfigError, EtudeError, Exit, Interrupted, Terminated
+from etude.plain import in_a_sentence, plain_event, plain_traceback, say
 
 _ELSEWHERE = "name another place (XDG_STATE_HOME, XDG_CACHE_HOME and XDG_CONFIG_HOME move what lies in your home)"
 _SICK = {
@@ -83,13 +83,13 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return int(options.run(options) or 0)
     except ConfigError as error:
-        say(f"etude {options.command}: {_of_another(options) or error}", sys.stderr)
+        _tell(options.command, _of_another(options) or error)
         return Exit.BAD_INPUT
     except Interrupted as error:
-        say(f"etude {options.command}: {error}", sys.stderr)
+        _tell(options.command, error)
         return Exit.TERMINATED if isinstance(error, Terminated) else Exit.INTERRUPTED
     except EtudeError as error:
-        say(f"etude {options.command}: {error}", sys.stderr)
+        _tell(options.command, error)
         return Exit.FAILED
     except ModuleNotFoundError as error:
         if (line := _of_an_extra(error, options.command)) is None:
@@ -107,6 +107,12 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # one Ctrl-C may come twice, and this is its last word
         say(f"etude {options.command}: interrupted", sys.stderr)
         return Exit.INTERRUPTED
+
+
+def _tell(command: str, error: EtudeError | str) -> None:
+    """One line, whatever others wrote into it; but a build that failed is shown with what it printed."""
+    said = str(error) if isinstance(error, BuildError) else in_a_sentence(str(error).strip())
+    say(f"etude {command}: {said}", sys.stderr)
 
 
 def _of_an_extra(error: ModuleNotFoundError, command: str) -> str | None:

@@ -75,7 +75,7 @@ class _Generation(Extension):
 
 
 def _reason(error: Exception) -> str:
-    return str(error)[:500] or type(error).__name__
+    return " ".join(str(error).split())[:500] or type(error).__name__
 
 
 def _refuse(message: str) -> NoReturn:

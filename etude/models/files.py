@@ -20,6 +20,7 @@ from typing import Any
 
 from etude.errors import CheckpointError
 from etude.host import beneath
+from etude.plain import in_a_sentence
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 SMALL, LARGE = 16 << 20, 256 << 20
@@ -126,7 +127,7 @@ def hashes_of(directory: Path, weights: bool = True) -> dict[str, str]:
 def few(names: Iterable[str], most: int = 3) -> str:
     """The first of many names, and how many there are more."""
     rest = iter(names)
-    said = ", ".join(name[:200] for name in islice(rest, most))
+    said = ", ".join(in_a_sentence(name[:200]) for name in islice(rest, most))
     more = sum(1 for _ in rest)
     return f"{said} and {more} more" if more else said
 

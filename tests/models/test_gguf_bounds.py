@@ -121,6 +121,14 @@ def test_a_stack_makes_no_more_names_than_the_model_has(name, layer, tmp_path):
     assert f"no part of the model that its metadata describes: {held}; take" in refusal(path)
 
 
+def test_names_with_lines_in_them_stay_in_their_sentence(tmp_path):
+    other = lambda writer: writer.add_tensor("x\n\x1b[2Jok", np.ones(2, np.float32))  # noqa: E731
+    _, _, path = made("qwen3", tmp_path, change=other)
+    assert "describes: x␊␛[2Jok; take the model" in refusal(path)
+    _, _, path = made("qwen2", tmp_path / "key", change=lambda writer: writer.add_uint32("qwen2.e\nx", 1))
+    assert "qwen2.e␊x is 1; the decoder does not know it" in refusal(path)
+
+
 # --- positions --------------------------------------------------------------------------------------------------------
 
 

@@ -218,9 +218,10 @@ def test_weights_that_are_no_numbers_are_not_taken(tmp_path):
         ("{{ cycler.__init__.__globals__ }}", "refuses these messages"),
         ("{% if", "is no Jinja template"),
         ("{{ raise_exception('no') }}", "refuses these messages"),
+        ("{{ raise_exception('no\nnote: yes') }}", "refuses these messages: no note: yes"),
         ("x" * (1 << 18), "a chat template of 262,144 characters"),
     ],
-    ids=["endless", "reaching", "torn", "raising", "long"],
+    ids=["endless", "reaching", "torn", "raising", "raising lines", "long"],
 )
 def test_a_template_that_nobody_can_use_is_a_remark(template, said, tmp_path):
     publish("qwen3", tmp_path / "theirs")
@@ -237,6 +238,12 @@ def test_a_head_that_is_said_to_be_tied_and_is_not_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="tie_word_embeddings is true"):
         import_model(tmp_path / "theirs", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_path_with_lines_in_it_is_told_in_one(tmp_path, capsys):
+    assert main(["models", "import", str(tmp_path / "no\nsuch"), str(tmp_path / "out")]) == 42
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "no␊such" in said
 
 
 def test_the_command_says_what_it_wrote(tmp_path, capsys):

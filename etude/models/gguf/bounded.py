@@ -14,6 +14,7 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFValueType
 
 from etude.models import files
+from etude.plain import in_a_sentence
 
 _PARTS = 1 << 18
 """That a file is read in, beside its arrays: ten thousand tensors have fewer, and no model has so many."""
@@ -85,7 +86,7 @@ class Bounded(GGUFReader):
 
 def _place(start: int, _size: Any, text: Any, _count: Any, dims: Any, kind: Any, offset: Any) -> tuple[int, int, str]:
     """First byte, end and name of a tensor."""
-    name = str(bytes(text), "utf-8")
+    name = in_a_sentence(str(bytes(text), "utf-8"))
     if len(dims) > _DIMENSIONS or not all(dims):
         raise ValueError(f"its tensor {name[:100]} has a shape that no tensor has")
     block, size = GGML_QUANT_SIZES[GGMLQuantizationType(int(kind[0]))]
