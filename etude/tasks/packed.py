@@ -3,7 +3,8 @@
 Owns `pack_tasks`, `unpack_tasks` and `packed_names`. Tasks of one repository hold nearly the same files again and
 again, and git stores what is the same once: thirty tasks of a megabyte and a half are a bundle of less than half a
 megabyte. It is git's own format: without Etude, `git clone FILE DIRECTORY` gives the directories too. Bytes are stored
-and given back as they are, whatever attributes a workspace names, and nothing that is in a bundle is run.
+and given back as they are, whatever attributes a workspace names, and nothing that is in a bundle is run. It may be a
+stranger's: a name in it is that of a directory below `out`, or the bundle is refused.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from etude.host.git import GitContext
 from etude.tasks.git import run_git
 from etude.tasks.harbor import read_task
 from etude.tasks.mined.history import History
+from etude.tasks.names import is_name
 
 _LOCAL = {"GIT_ALLOW_PROTOCOL": "file"}
 """A bundle is fetched from."""
@@ -41,6 +43,8 @@ def pack_tasks(directories: Sequence[Path], bundle: Path) -> None:
     if not directories:
         raise ConfigError("no task directories to pack; name at least one")
     for name, times in Counter(directory.resolve().name for directory in directories).items():
+        if not is_name(name):
+            raise ConfigError(f"{name!r:.80} is no name that a bundle can hold; rename the directory")
         if times > 1:
             raise ConfigError(f"{times} of the task directories are called {name}; a bundle holds one of a name")
     with tempfile.TemporaryDirectory(prefix="etude-pack-") as scratch:
@@ -58,7 +62,7 @@ def unpack_tasks(bundle: Path, out: Path, only: Collection[str] | None = None) -
     there already must not be. Raises ConfigError for a file that is no bundle of tasks, or a name it does not have.
     """
     with _opened(bundle) as root:
-        history, names = History(root), _names(root)
+        history, names = History(root), _names(root, bundle)
         if only is not None and (unknown := sorted(set(only) - set(names))):
             raise ConfigError(f"{bundle}: holds no task {unknown[0]}")
         return [_write(history, bundle, name, out / name) for name in names if only is None or name in only]
@@ -67,7 +71,7 @@ def unpack_tasks(bundle: Path, out: Path, only: Collection[str] | None = None) -
 def packed_names(bundle: Path) -> list[str]:
     """The names of the tasks in a bundle, sorted. Raises ConfigError for a file that is none."""
     with _opened(bundle) as root:
-        return _names(root)
+        return _names(root, bundle)
 
 
 @contextmanager
@@ -81,8 +85,12 @@ def _opened(bundle: Path) -> Generator[Path]:
         yield root
 
 
-def _names(root: Path) -> list[str]:
-    return sorted(_git(root, "ls-tree", "-z", "--name-only", "main").decode("utf-8", "replace").split("\0")[:-1])
+def _names(root: Path, bundle: Path) -> list[str]:
+    told = _git(root, "ls-tree", "-z", "--name-only", "main").decode("utf-8", "surrogateescape")
+    names = sorted(told.split("\0")[:-1])
+    if odd := next((name for name in names if not is_name(name)), None):
+        raise ConfigError(f"{bundle}: holds {odd!r:.80}, no plain name of a directory; none of it is written")
+    return names
 
 
 def _write(history: History, bundle: Path, name: str, directory: Path) -> Path:

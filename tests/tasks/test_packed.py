@@ -4,7 +4,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from users_git import commit_leading_out, git
+from users_git import commit_leading_out, git, stored
 
 from etude.cli.main import main
 from etude.errors import ConfigError
@@ -96,3 +96,21 @@ def test_a_bundle_writes_nothing_outside_its_tasks(tmp_path):
     with pytest.raises(ConfigError, match="odd is no task of plain files"):
         unpack_tasks(tmp_path / "bad.bundle", tmp_path / "a" / "b" / "out")
     assert not [*tmp_path.rglob("outside")]
+
+
+@pytest.mark.parametrize("name", ["x/../../../../outside", "/{}/outside", "..", ".git", "a\nb", "\x1b[2J", "x" * 256])
+def test_a_bundle_does_not_say_where_a_task_is_written(tmp_path, name):
+    """git takes a tree whose entries are called so from anybody, and the name was joined to --out as it was."""
+    [directory] = write(tmp_path / "in", FIRST)
+    pack_tasks([directory], tmp_path / "good.bundle")
+    root = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "--bare", str(tmp_path / "good.bundle"), str(root))
+    task = bytes.fromhex(git(root, "rev-parse", f"HEAD:{FIRST.id}").strip())
+    entries = (b"40000 " + each.encode() + b"\0" + task for each in (FIRST.id, name.format(tmp_path)))
+    tree = stored(root, "tree", b"".join(entries)).hex()
+    git(root, "update-ref", "HEAD", git(root, "commit-tree", "-m", "Tasks", tree).strip())
+    git(root, "bundle", "create", "-q", str(tmp_path / "bad.bundle"), "HEAD")
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="no plain name of a directory; none of it is written"):
+        unpack_tasks(tmp_path / "bad.bundle", tmp_path / "a" / "b" / "out")
+    assert not [*tmp_path.rglob("outside")] and not [*(tmp_path / "a" / "b").iterdir()]
