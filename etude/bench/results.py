@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from etude.errors import CheckpointError, ConfigError
 from etude.harness.events import read_events, write_events
 from etude.harness.journal import Journal, whole_lines
 from etude.records import Event
+from etude.tasks.names import file_name
 
 SCHEMA = 1
 Key = tuple[str, int]
@@ -155,8 +155,7 @@ def _short(value: Any) -> str:
 
 def session_path(directory: Path, task: str, attempt: int) -> Path:
     """Where an attempt's log is."""
-    name = re.sub(r"[^A-Za-z0-9._-]", lambda found: f"%{ord(found.group()):02x}", task)
-    return directory / "sessions" / f"{name}.{attempt}.jsonl"
+    return directory / "sessions" / f"{file_name(task)}.{attempt}.jsonl"
 
 
 def read_run(directory: Path) -> Run:

@@ -211,15 +211,16 @@ def _split(options: argparse.Namespace) -> int:
     from etude.errors import ConfigError
     from etude.tasks.dated import Bounds, split_by_time
     from etude.tasks.harbor import read_tasks, write_task
+    from etude.tasks.names import file_name
 
     if options.out.exists():
         raise ConfigError(f"{options.out}: is there already; remove it, or name another directory")
     bounds = Bounds(options.max_turns, options.max_context_tokens, options.max_sampled_tokens)
     tasks = split_by_time(read_tasks(options.tasks), newest=options.newest, since=options.since, bounds=bounds)
     for task in tasks:
-        write_task(task, options.out / task.split / task.id)
+        write_task(task, options.out / task.split / file_name(task.id))
     counted = dict(Counter(task.split for task in tasks))
-    repositories = len({name for task in tasks if (name := task.provenance.get("repository"))})
+    repositories = len({str(name) for task in tasks if (name := task.provenance.get("repository"))})
     told = ", ".join(f"{count} for {split}" for split, count in counted.items())
     say(json.dumps({**counted, "repositories": repositories}) if options.json else f"{options.out}: {told}")
     return 0

@@ -28,6 +28,7 @@ from etude.tasks.harbor import (
     refuse_links,
     rest_of,
 )
+from etude.tasks.names import ID_RULE, is_id
 
 LIMITS = Limits(max_turns=60, max_context_tokens=32_768, max_sampled_tokens=32_768)
 """Harbor's tasks limit the time alone."""
@@ -55,6 +56,8 @@ def read_foreign(directory: Path) -> Foreign:
     _call_version_by_its_name(raw)
     raw.setdefault("task", {"name": f"harbor/{_plain(directory.resolve().name)}"})
     written = parse(raw, HarborTask, str(path))
+    if not is_id(written.task.name):
+        raise ConfigError(f"{path}: task.name: {written.task.name!r:.80} can be no task's id: {ID_RULE}")
     if extra := sorted(set(os.listdir(directory)) - _KNOWN):
         raise ConfigError(f"{directory / extra[0]}: not supported by Etude; it would be lost")
     environment = directory / "environment"

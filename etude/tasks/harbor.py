@@ -22,15 +22,16 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from etude.config import Config, parse, parse_toml
 from etude.durable import naming
 from etude.errors import ConfigError
 from etude.records import Limits, Task, Verifier
+from etude.tasks.names import ID_RULE, is_id
 
 SCHEMA = "1.4"
 HOST_IMAGE = "python:3.11-slim-bookworm"
@@ -45,6 +46,10 @@ _MOST_BYTES = 1 << 30
 """Of all files of a task: far more than any needs, and they are read into memory."""
 _REST = "harbor"
 """Key of the provenance for what other authors said in [task] and [environment] and a Task has no place for."""
+
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
 
 
 class _Strict(BaseModel):
@@ -62,11 +67,11 @@ class TaskSection(_Strict):
 
 
 class AgentSection(_Strict):
-    timeout_sec: float = 600.0
+    timeout_sec: Seconds = 600.0
 
 
 class VerifierSection(_Strict):
-    timeout_sec: float = 600.0
+    timeout_sec: Seconds = 600.0
     environment_mode: Literal["shared"] = "shared"
 
 
@@ -88,9 +93,16 @@ class EtudeSection(Config):
     setup: tuple[str, ...] = ()
     rubric: tuple[str, ...] = ()
     command: str = TEST_COMMAND
-    max_turns: int = Limits.max_turns
-    max_context_tokens: int = Limits.max_context_tokens
-    max_sampled_tokens: int = Limits.max_sampled_tokens
+    max_turns: Count = Limits.max_turns
+    max_context_tokens: Count = Limits.max_context_tokens
+    max_sampled_tokens: Count = Limits.max_sampled_tokens
+
+    @field_validator("id")
+    @classmethod
+    def _is_an_id(cls, value: str) -> str:
+        if not is_id(value):
+            raise ValueError(f"{value!r:.80} is none: {ID_RULE}")
+        return value
 
 
 class HarborTask(Config):
@@ -167,10 +179,13 @@ def _toml(task: Task) -> bytes:
     if not re.fullmatch(r"\S+", task.image):
         raise ConfigError(f"image: {task.image!r} is no image's name")
     limits = task.limits
-    own = EtudeSection(
-        id=task.id, split=task.split, image=task.image, setup=task.setup, rubric=task.rubric,
-        command=task.verifier.command, max_turns=limits.max_turns, max_context_tokens=limits.max_context_tokens,
-        max_sampled_tokens=limits.max_sampled_tokens,
+    own = parse(
+        {
+            "id": task.id, "split": task.split, "image": task.image, "setup": task.setup, "rubric": task.rubric,
+            "command": task.verifier.command, "max_turns": limits.max_turns,
+            "max_context_tokens": limits.max_context_tokens, "max_sampled_tokens": limits.max_sampled_tokens,
+        },
+        EtudeSection, "task",
     )  # fmt: skip
     rest = dict(task.provenance.get(_REST, {}))
     provenance = {key: value for key, value in task.provenance.items() if key != _REST}

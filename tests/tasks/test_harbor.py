@@ -1,6 +1,8 @@
 """Harbor directories: a Task comes back as it was, and what cannot is refused by name."""
 
+import json
 import os
+import re
 import subprocess
 import tomllib
 from dataclasses import replace
@@ -12,8 +14,10 @@ from hypothesis import strategies as st
 
 from etude.errors import ConfigError
 from etude.records import Limits, Task, Verifier
+from etude.tasks.foreign import read_foreign
 from etude.tasks.harbor import read_task, write_task
 from etude.tasks.ladder import ladder_task
+from etude.tasks.names import file_name, is_id
 from etude.tasks.packed import packed_names, unpack_tasks
 from etude.tasks.realcode import suite_tasks
 
@@ -89,7 +93,7 @@ def trees(min_size=0):
 @given(
     task=st.builds(
         Task,
-        id=st.text(max_size=12),
+        id=paths.filter(is_id),
         instruction=st.text(max_size=40),
         files=trees(),
         verifier=st.builds(
@@ -147,6 +151,8 @@ def with_files(**fields):
         (with_files(provenance={"executable": ["none"]}), "provenance.executable"),
         (with_files(provenance={"harbor": {"environment": {"gpus": 1}}}), "gpus: unknown key"),
         (with_files(image="a\nRUN b"), "image"),
+        (with_files(id="../out"), r"task: id: '\.\./out' is none"),
+        (with_files(limits=replace(TASK.limits, max_turns=0)), "max_turns"),
         (with_files(instruction="\ud800"), "instruction"),
     ],
 )
@@ -179,6 +185,10 @@ def edit(directory, path, old, new):
         (lambda d: edit(d, "task.toml", "timeout_sec = 7.25", "timeout_sec = 'x'"), r"verifier\.timeout_sec"),
         (lambda d: edit(d, "task.toml", "no-network", "public"), r"environment\.network_mode"),
         (lambda d: edit(d, "task.toml", "max_turns = 3", "max_turn = 3"), r"metadata\.etude.*max_turn"),
+        (lambda d: edit(d, "task.toml", "max_turns = 3", "max_turns = -1"), r"metadata\.etude: max_turns"),
+        (lambda d: edit(d, "task.toml", "timeout_sec = 7.25", "timeout_sec = nan"), r"verifier\.timeout_sec"),
+        (lambda d: edit(d, "task.toml", "timeout_sec = 12.5", "timeout_sec = -5"), r"agent\.timeout_sec"),
+        (lambda d: edit(d, "task.toml", "timeout_sec = 12.5", "timeout_sec = inf"), r"agent\.timeout_sec"),
         (lambda d: (d / "instruction.md").unlink(), r"instruction\.md: missing"),
         (lambda d: (d / "instruction.md").write_bytes(b"\xff"), r"instruction\.md: not UTF-8"),
         (lambda d: (d / "tests" / "test.sh").unlink(), r"tests/test\.sh"),
@@ -201,6 +211,30 @@ def test_what_cannot_be_read_is_named(tmp_path, spoil, says):
     spoil(directory)
     with pytest.raises(ConfigError, match=says):
         read_task(directory)
+
+
+ODD_IDS = ["", ".", "..", "/abs", "a//b", "a/../../x", "a/.git", "a\nb", "a\u001b[2J", "a\u202eb", "x" * 241, "ü" * 81]
+
+
+@pytest.mark.parametrize("task_id", ODD_IDS)
+def test_no_id_leads_out_of_a_directory_or_drives_a_terminal(tmp_path, task_id):
+    write_task(TASK, tmp_path / "task")
+    edit(tmp_path / "task", "task.toml", 'id = "Größe/1 a"', f"id = {json.dumps(task_id)}")
+    with pytest.raises(ConfigError, match=r"metadata\.etude: id: .* is none: an id is visible text"):
+        read_task(tmp_path / "task")
+    text = (tmp_path / "task" / "task.toml").read_text().partition("[metadata")[0]
+    (tmp_path / "task" / "task.toml").write_text(re.sub("name = .*", lambda _: f"name = {json.dumps(task_id)}", text))
+    for read in (read_task, read_foreign):
+        with pytest.raises(ConfigError, match="id is visible text"):
+            read(tmp_path / "task")
+
+
+def test_ids_that_there_are_may_be_and_each_has_a_file_of_its_own():
+    ids = ["train-r1-0", "calls-a.b.c-x-12", "real-pydantic.v1.utils-f-sign-8", "organisation/name", TASK.id]
+    ids += ["a%2fb", "a/b", "...", "-rf", ".hidden", "ā1", "ထ1", "x" * 240]
+    assert [each for each in ids if not is_id(each)] == []
+    assert [file_name(each) for each in ids[:3]] == ids[:3] and file_name("a/b c") == "a%2fb%20c"
+    assert len({file_name(each) for each in ids}) == len(ids) and not [each for each in ids if "/" in file_name(each)]
 
 
 def test_another_authors_task_is_read_and_kept(tmp_path):

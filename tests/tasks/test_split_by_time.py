@@ -1,6 +1,7 @@
 """Tasks split by time: the newest of each repository examine what the older ones teach."""
 
 import json
+import shutil
 from dataclasses import replace
 from datetime import date
 
@@ -9,7 +10,7 @@ import pytest
 from etude.cli.main import main
 from etude.errors import ConfigError, Exit
 from etude.tasks.dated import Bounds, split_by_time
-from etude.tasks.harbor import read_task, write_task
+from etude.tasks.harbor import read_task, read_tasks, write_task
 from etude.tasks.ladder import ladder_task
 
 PLAIN = ladder_task(1, "train", 1)
@@ -75,3 +76,16 @@ def test_the_command_writes_one_directory_a_split(tmp_path, capsys):
     task = read_task(tmp_path / "out/train/a-1")
     assert (task.split, task.limits.max_turns) == ("train", 4)
     assert main(words) == Exit.BAD_INPUT and "is there already" in capsys.readouterr().err
+
+
+def test_an_id_does_not_say_where_a_task_is_written(tmp_path, capsys):
+    """It was joined to --out as it is, and a task in a directory of a directory was not found again."""
+    for at, task in enumerate([*OURS[:3], replace(OURS[3], id="acme/x")]):
+        write_task(task, tmp_path / "all" / str(at))
+    words = ["tasks", "split", str(tmp_path / "all"), "--out", str(tmp_path / "a" / "out"), "--newest", "0.25"]
+    assert main(words) == 0 and [task.id for task in read_tasks([tmp_path / "a/out/eval"])] == ["acme/x"]
+    toml = tmp_path / "all" / "3" / "task.toml"
+    toml.write_text(toml.read_text().replace('id = "acme/x"', 'id = "../../../outside"'))
+    shutil.rmtree(tmp_path / "a")
+    assert main(words) == Exit.BAD_INPUT and "is none: an id is" in capsys.readouterr().err
+    assert not [*tmp_path.rglob("outside")]
