@@ -52,6 +52,13 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 
+_LISTS = (_EXECUTABLE, "protected", "facts")
+"""Keys of the provenance that say which files, or which texts, and that others read."""
+_DIRECTORIES = ("environment", "tests", "solution")
+_FILES = ("task.toml", "instruction.md", "environment/Dockerfile", "solution/solve.sh")
+"""What a task holds; each must be what it is called here."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -114,6 +121,17 @@ class HarborTask(Config):
     agent: AgentSection = AgentSection()
     verifier: VerifierSection = VerifierSection()
     environment: EnvironmentSection = EnvironmentSection()
+
+    @field_validator("metadata")
+    @classmethod
+    def _is_what_others_read(cls, said: dict[str, Any]) -> dict[str, Any]:
+        for key in _LISTS:
+            found = said.get(key, [])
+            if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+                raise ValueError(f"{key}: must be a list of texts")
+        if _REST in said:
+            raise ValueError(f"{_REST}: this key is Etude's own; rename it")
+        return said
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -334,7 +352,7 @@ def read_text(path: Path) -> str:
     """A file of UTF-8. Raises ConfigError with its path."""
     try:
         return path.read_bytes().decode()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(f"{path}: missing") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8: {error}") from None
@@ -352,14 +370,17 @@ def _read_solution(directory: Path) -> Mapping[str, bytes]:
 
 
 def read_files(root: Path) -> dict[str, bytes]:
-    """Every file below a directory, by its path relative to it; none where there is no such directory."""
+    """Every file below a directory, by its path relative to it; none where there is no such directory. Raises
+    ConfigError where it is a file."""
+    if root.is_file():
+        raise ConfigError(f"{root}: a file; it must be a directory")
     files = (Path(parent, name) for parent, _, names in os.walk(root) for name in sorted(names))
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
 
 
 def refuse_links(directory: Path) -> list[str]:
-    """A link could lead anywhere, so there may be none, and all files must fit the memory. Returns the workspace's
-    executable files."""
+    """A link could lead anywhere, so there may be none, and all files must fit the memory. What has a name of the
+    format must be what the format says, too. Returns the workspace's executable files."""
     workspace = directory / "environment" / "workspace"
     executable, size = [], 0
     for parent, directories, names in os.walk(directory):
@@ -374,6 +395,10 @@ def refuse_links(directory: Path) -> list[str]:
                 )
             if stat.S_ISREG(mode) and mode & stat.S_IXUSR and path.is_relative_to(workspace):
                 executable.append(path.relative_to(workspace).as_posix())
+    if wrong := [name for name in _FILES if (directory / name).is_dir()]:
+        raise ConfigError(f"{directory / wrong[0]}: a directory; it must be a file")
+    if wrong := [name for name in _DIRECTORIES if (directory / name).is_file()]:
+        raise ConfigError(f"{directory / wrong[0]}: a file; it must be a directory")
     return sorted(executable)
 
 

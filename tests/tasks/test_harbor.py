@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import tomllib
 from dataclasses import replace
@@ -168,6 +169,20 @@ def test_an_existing_directory_is_not_overwritten(tmp_path):
         write_task(TASK, tmp_path / "task")
 
 
+FILES = ("task.toml", "instruction.md", "environment/Dockerfile", "solution/solve.sh")
+DIRECTORIES = ("environment", "environment/workspace", "tests", "solution", "solution/files")
+
+
+def turned(path):
+    """A file becomes a directory, and a directory a file."""
+    if path.is_file():
+        path.unlink()
+        path.mkdir()
+    else:
+        shutil.rmtree(path)
+        path.write_text("x")
+
+
 def edit(directory, path, old, new):
     target = directory / path
     text = target.read_text()
@@ -202,6 +217,11 @@ def edit(directory, path, old, new):
         (lambda d: edit(d, "environment/Dockerfile", "WORKDIR", "USER x\nWORKDIR"), "Dockerfile"),
         (lambda d: (d / "environment" / "docker-compose.yaml").touch(), "docker-compose"),
         (lambda d: (d / "steps").mkdir(), "steps"),
+        *((lambda d, at=at: turned(d / at), f"{at}: a directory; it must be a file") for at in FILES),
+        *((lambda d, at=at: turned(d / at), f"{at}: a file; it must be a directory") for at in DIRECTORIES),
+        (lambda d: edit(d, "task.toml", "ok = true", "protected = 5"), "metadata: protected: must be a list of texts"),
+        (lambda d: edit(d, "task.toml", "ok = true", "facts = [5]"), "metadata: facts: must be a list of texts"),
+        (lambda d: edit(d, "task.toml", "ok = true", "harbor = 5"), "metadata: harbor: this key is Etude's own"),
         (lambda d: edit(d, "solution/solve.sh", "set -e", "rm x"), r"solution/solve\.sh"),
     ],
 )
