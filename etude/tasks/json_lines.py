@@ -18,7 +18,10 @@ def parsed(text: str) -> Any:
 
 
 def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where, object) of every line that is not blank. Raises ConfigError, which says what is `wanted` of a line."""
+    """(where, object) of every line that is not blank. Raises ConfigError, which says what is `wanted` of a line.
+    A pipe nobody writes to would be waited for, and a device has no end."""
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path}: not a regular file; write its lines into one")
     try:
         # not `splitlines`: JSON may hold some characters that part lines as they are, such as U+2028
         lines = path.read_text(encoding="utf-8").split("\n")

@@ -4,29 +4,29 @@ Owns `read_instances` and `files_of`. An instance names a commit and carries pat
 and the clone is only read. SWE-bench and SWE-Gym: `patch` is the solution, `test_patch` brings the tests. SWE-smith:
 `patch` is a bug, laid over a commit that is right. R2E-Gym: a commit is the solution (`r2e`). What of a line is not
 taken is said with its reason, and a line that is wrong is refused by itself, with file, line and field. Source: the
-data sets' own descriptions. Runs nothing but `git apply`, on files in a directory of its own.
+data sets' own descriptions. Runs nothing but `git apply` (`patches`).
 """
 
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from etude.errors import ConfigError
-from etude.host.git import GitContext
-from etude.tasks.git import run_git
 from etude.tasks.instance import Instance, refusal
 from etude.tasks.json_lines import parsed, read_objects
 from etude.tasks.mined.history import History, Tree
+from etude.tasks.patches import apply_patch
 from etude.tasks.r2e import R2E_FIELDS, r2e_instance
 
 _MIRROR = re.compile(r"^(?:[^/]+/)?(?P<owner>[^/]+)__(?P<name>[^/]+)\.(?P<commit>[0-9a-f]{7,40})$")
 """How SWE-smith names a repository: with its commit."""
 
+_LOOKED_AT = 1 << 20
+"""Bytes of a file that tell what it is."""
 _NOT_TAKEN = {
     "hints_text": "not shown to the agent; it was said after the issue, and often tells the answer",
     "image_name": "not used; what the tests need is installed as the repository asks for it",
@@ -71,12 +71,17 @@ def _not_a_file(directory: Path) -> str:
     """What to do with a directory, by what it is."""
     if (directory / "task.toml").is_file() or next(directory.glob("*/task.toml"), None):
         return "a directory of Harbor's; `etude tasks adopt` builds and solves it, and makes a task of it"
-    if any(b"def load_environment" in path.read_bytes() for path in directory.glob("**/*.py") if path.is_file()):
+    if any(b"def load_environment" in _start(path) for path in directory.glob("**/*.py") if path.is_file()):
         return (
             "an environment of verifiers: its rubric is functions that judge a conversation in their own process, and "
             "a task is judged by a command in a sandbox; give a JSONL file of the instances that it is made of"
         )
     return "a directory; name a JSONL file of instances"
+
+
+def _start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_LOOKED_AT)
 
 
 def files_of(instance: Instance, history: History, most_bytes: int) -> Files:
@@ -97,14 +102,16 @@ def files_of(instance: Instance, history: History, most_bytes: int) -> Files:
     if instance.fixed:
         given, right = tree.files, _solved(instance, history, most_bytes)
     else:
-        patched = _patched(instance, "patch", tree.files, instance.patch)
+        patched = _patched(instance, "patch", tree.files, instance.patch, most_bytes)
         given, right = (patched, tree.files) if instance.is_bug else (tree.files, patched)
     if gone := sorted(given.keys() - right.keys()):
         raise ConfigError(f"{instance.id}: its solution removes {gone[0]}; a task's solution can only write files")
     answer = {path: data for path, data in right.items() if given.get(path) != data}
     if not answer:
-        raise ConfigError(f"{instance.id}: its patch changes nothing")
-    after = _patched(instance, "test_patch", right, instance.test_patch) if instance.test_patch.strip() else right
+        raise ConfigError(f"{instance.id}: its patch changes the contents of no file")
+    after = right
+    if instance.test_patch.strip():
+        after = _patched(instance, "test_patch", right, instance.test_patch, most_bytes)
     return Files(Tree(given, tree.executable, tree.left_out), answer, {**after, **instance.tests})
 
 
@@ -174,23 +181,11 @@ def _tests(record: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _patched(instance: Instance, name: str, files: Mapping[str, bytes], patch: str) -> dict[str, bytes]:
-    """All files, with a patch applied. Only those that it names are written, and to a directory that goes away."""
-    data = (patch if patch.endswith("\n") else f"{patch}\n").encode()
-    named = set(re.findall(r"^(?:---|\+\+\+) [ab]/(.+?)\t?$", patch, re.M))
-    named |= set(re.findall(r"^(?:rename|copy) (?:from|to) (.+)$", patch, re.M))
-    with tempfile.TemporaryDirectory(prefix="etude-patch-") as scratch:
-        root = Path(scratch)
-        for path in named & files.keys():
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_bytes(files[path])
-        try:
-            run_git("apply", "--whitespace=nowarn", "-", at=GitContext(cwd=root), given=data)
-        except ConfigError as error:
-            said = str(error).partition(": ")[2]
-            raise ConfigError(f"{instance.id}: {name} does not apply to {instance.commit[:12]}: {said}") from None
-        made = {path.relative_to(root).as_posix(): path for path in root.rglob("*")}
-        if links := sorted(name for name, path in made.items() if path.is_symlink()):
-            raise ConfigError(f"{instance.id}: {name} makes {links[0]} a link; a task holds plain files")
-        there = {name: path.read_bytes() for name, path in made.items() if path.is_file()}
-    return {**{path: content for path, content in files.items() if path not in named}, **there}
+def _patched(
+    instance: Instance, name: str, files: Mapping[str, bytes], patch: str, most_bytes: int
+) -> dict[str, bytes]:
+    """All files, with a patch applied."""
+    try:
+        return apply_patch(files, patch, most_bytes)
+    except ConfigError as error:
+        raise ConfigError(f"{instance.id}: {name} {error}") from None

@@ -1,8 +1,12 @@
 """Instances as SWE-bench and SWE-smith publish them, of a repository made here, become tasks that are sound."""
 
+import base64
+import hashlib
 import json
+import os
 import re
 import tempfile
+import zlib
 from datetime import UTC, datetime
 
 import pytest
@@ -21,6 +25,10 @@ CART = "def total(prices, discount=0):\n    return sum(prices) - discount\n"
 MENDED = CART.replace("sum(prices) - discount", "max(0, sum(prices) - discount)")
 TESTS = "from cart import total\n\n\ndef test_total():\n    assert total([1, 2]) == 3\n"
 MORE = TESTS + "\n\ndef test_never_negative():\n    assert total([1], 5) == 0\n"
+
+
+EDIT = "@@ -1,2 +1,2 @@\n def total(prices, discount=0):\n-    return sum(prices) - discount\n+    return 0\n"
+FIRST = "--- a/cart.py\n+++ b/cart.py\n" + EDIT
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +207,74 @@ def test_a_patch_takes_no_file_of_the_users_into_a_task(shop, tmp_path):
         [instance] = read_instances(write(tmp_path / "x.jsonl", {**shop[1], name: shop[1][name] + link}))
         with pytest.raises(ConfigError, match=f"{name} makes notes a link; a task holds plain files"):
             files_of(instance, History(shop[0]), 1 << 20)
+
+
+def packed(size):
+    """A binary file of zeros, as git writes it in a patch."""
+    data = zlib.compress(bytes(size), 9)
+    rows = (data[at : at + 52] for at in range(0, len(data), 52))
+    told = ((chr(len(row) + (64 if len(row) <= 26 else 70)), base64.b85encode(row, pad=True).decode()) for row in rows)
+    body = "".join(f"{length}{letters}\n" for length, letters in told)
+    name = hashlib.sha1(b"blob %d\0" % size + bytes(size)).hexdigest()
+    head = f"diff --git a/zeros b/zeros\nnew file mode 100644\nindex {'0' * 40}..{name}\nGIT binary patch\n"
+    return f"{head}literal {size}\n{body}\nliteral 0\nHcmV?d00001\n\n"
+
+
+COPIES = "".join(f"diff --git a/cart.py b/c{n}\ncopy from cart.py\ncopy to c{n}\n" for n in range(20))
+
+
+def test_what_a_patch_makes_is_counted_against_the_workspace(shop, tmp_path):
+    """A packed file and copies of one were made, in memory, however large."""
+
+    def answer(patch, most):
+        [instance] = read_instances(write(tmp_path / "x.jsonl", {**shop[1], "patch": patch, "test_patch": ""}))
+        return files_of(instance, History(shop[0]), most).answer
+
+    assert answer(packed(5000) + FIRST, 6000)["zeros"] == bytes(5000)
+    assert len(answer(COPIES, 6000)) == 20
+    grown = "--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+" + "x" * 900 + "\n"
+    for patch, most in ((packed(4 << 20), 1 << 20), (COPIES, 1000), (grown, 1000)):
+        with pytest.raises(ConfigError, match="patch makes a workspace that is larger than"):
+            answer(patch, most)
+    delta = "diff --git a/cart.py b/cart.py\nGIT binary patch\ndelta 9\nQcmZo\n\n"
+    with pytest.raises(ConfigError, match="by a delta, whose size only git can tell"):
+        answer(delta, 1 << 20)
+
+
+def test_a_patch_names_files_as_git_does(shop, tmp_path):
+    """In quotes where a name is not plain; and for a new mode, or a file that is moved as it is, in no other line."""
+    git(tmp_path, "clone", "-q", str(shop[0]), "clone")
+    root = tmp_path / "clone"
+    git(root, "checkout", "-q", "HEAD~")
+    for name in ("café.py", 'tab\t"x".py', "moved é.py", "plain.py"):
+        (root / name).write_text(CART)
+    git(root, "add", "-A")
+    git(root, "commit", "-q", "-m", "More")
+    (root / "café.py").write_text(MENDED)
+    (root / 'tab\t"x".py').write_text(MENDED)
+    (root / "moved é.py").rename(root / "there é.py")
+    (root / "plain.py").chmod(0o755)
+    git(root, "add", "-A")
+    change = {"base_commit": git(root, "rev-parse", "HEAD").strip(), "test_patch": ""}
+    patch = git(root, "-c", "core.quotePath=true", "diff", "--cached", "-M")
+    assert '"a/caf\\303\\251.py"' in patch and "old mode 100644" in patch and "rename from" in patch
+    [instance] = read_instances(write(tmp_path / "x.jsonl", {**shop[1], **change, "patch": patch}))
+    with pytest.raises(ConfigError, match=r"its solution removes moved é\.py"):
+        files_of(instance, History(root), 1 << 20)
+    patch = git(root, "-c", "core.quotePath=true", "diff", "--cached", "--no-renames", "--diff-filter=d")
+    [instance] = read_instances(write(tmp_path / "x.jsonl", {**shop[1], **change, "patch": patch}))
+    answer = files_of(instance, History(root), 1 << 20).answer
+    assert answer.keys() == {"café.py", 'tab\t"x".py', "there é.py"} and answer["café.py"] == MENDED.encode()
+
+
+def test_what_is_no_file_of_lines_is_refused_at_once(shop, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="pipe: not a regular file"):
+        read_instances(tmp_path / "pipe")
+    (tmp_path / "large.py").touch()
+    os.truncate(tmp_path / "large.py", 40 << 30)
+    with pytest.raises(ConfigError, match="a directory; name a JSONL file of instances"):
+        read_instances(tmp_path)
 
 
 def test_a_line_is_one_by_its_end_and_holds_whole_characters(shop, tmp_path):
