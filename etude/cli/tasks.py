@@ -341,36 +341,29 @@ async def _adopt(options: argparse.Namespace) -> int:
 async def _import(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
     from etude.errors import ConfigError
-    from etude.rewards.mining.importing import ImportConfig, import_instance, task_id
-    from etude.tasks.harbor import write_task
+    from etude.rewards.mining.importing import ImportConfig, Importer
     from etude.tasks.mined.history import History
     from etude.tasks.swe import read_instances
 
     config = load_recipe(options.config, ImportConfig, options.set)
     pairs = (pair.partition("=") for pair in options.clone)
     clones = {name: History(Path(path).expanduser()) for name, _, path in pairs}  # no shell expands ~ behind a =
+    there = read_instances(options.instances)
+    if unknown := sorted(set(options.only or ()) - {each.id for each in there}):
+        raise ConfigError(f"--only {unknown[0]}: {options.instances} has no such instance")
+    wanted = [each for each in there if not options.only or each.id in options.only]
     environments = _environments(options)
     backend, found, not_taken = _open(environments.root, options.limits), {}, {}
     try:
-        wanted = [each for each in read_instances(options.instances) if not options.only or each.id in options.only]
+        importer = Importer(options.out, clones, backend, environments, config)
         for instance in wanted:
             _tell(len(found), len(wanted), "instances", instance.id)
-            directory = options.out / task_id(instance)
-            if (directory / "task.toml").is_file():  # a command that was stopped goes on
-                found[instance.id] = ()
-                continue
+            name = instance.id if instance.id not in found else f"{instance.id} ({instance.where})"
             try:
-                if directory.exists():
-                    raise ConfigError(f"{directory}: is there already, and is no task; remove it")
-                if instance.refused:
-                    raise ConfigError(instance.refused)
-                if instance.repository not in clones:
-                    raise ConfigError(f"{instance.id}: give --clone {instance.repository}=DIR, a whole clone of it")
-                task = await import_instance(instance, clones[instance.repository], backend, environments, config)
-                write_task(task, options.out / task.id)
-                found[instance.id], not_taken[instance.id] = (), instance.not_taken
+                await importer.add(instance)
+                found[name], not_taken[name] = (), instance.not_taken
             except ConfigError as error:
-                found[instance.id] = (str(error),)
+                found[name] = (str(error),)
         _tell(len(wanted), len(wanted), "instances")
     finally:
         await backend.close()

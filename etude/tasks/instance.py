@@ -5,6 +5,7 @@ Owns `Instance`. `swe` and `r2e` read them, `rewards.mining.importing` makes tas
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,13 @@ class Instance:
     """Fields that say something of which the task has nothing, each with why."""
     refused: str = ""
     """Why there can be no task of it."""
+    where: str = field(default="", compare=False)
+    """The file and line it was read from."""
+
+    @property
+    def task_id(self) -> str:
+        """By which its task, and the directory of that, is named. Different ids may give the same."""
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", self.id)
 
 
 def refusal(name: str, why: str) -> Instance:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from etude.errors import ConfigError
 from etude.tasks.instance import Instance, refusal
 from etude.tasks.json_lines import parsed, read_objects
 from etude.tasks.mined.history import History, Tree
+from etude.tasks.names import ID_RULE, is_id
 from etude.tasks.patches import apply_patch
 from etude.tasks.r2e import R2E_FIELDS, r2e_instance
 
@@ -53,7 +54,16 @@ def read_instances(path: Path) -> list[Instance]:
     if path.is_dir():
         raise ConfigError(f"{path}: {_not_a_file(path)}")
     wanted = "an instance is an object, with its fields by name"
-    found = [_read(said, where) for where, said in read_objects(path, wanted)]
+    found, first = list[Instance](), dict[str, Instance]()
+    for where, said in read_objects(path, wanted):
+        instance = replace(_read(said, where), where=where)
+        other = instance if instance.refused else first.setdefault(instance.task_id, instance)
+        if other is not instance:
+            clash = (
+                f"{where}: instance_id: its task would be {other.task_id}, as that of {other.id!r:.80} ({other.where})"
+            )
+            instance = replace(instance, refused=f"{clash}; give it another, or leave one out")
+        found.append(instance)
     if not found:
         raise ConfigError(f"{path}: holds no instances")
     return found
@@ -61,7 +71,10 @@ def read_instances(path: Path) -> list[Instance]:
 
 def _read(said: Mapping[str, Any], where: str) -> Instance:
     try:
-        return (r2e_instance if all(name in said for name in R2E_FIELDS) else _instance)(said, where)
+        instance = (r2e_instance if all(name in said for name in R2E_FIELDS) else _instance)(said, where)
+        if not is_id(instance.task_id):
+            raise ConfigError(f"{where}: instance_id: {instance.id!r:.80} can name no task: {ID_RULE}")
+        return instance
     except ConfigError as error:
         name = said.get("instance_id")
         return refusal(name if isinstance(name, str) and name.strip() else where, str(error))

@@ -5,8 +5,10 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 import zlib
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -14,8 +16,9 @@ from offline_wheels import PYTEST, pack
 from users_git import commit_leading_out, git
 
 from etude.cli.main import main
-from etude.errors import ConfigError
-from etude.tasks.harbor import read_task
+from etude.errors import ConfigError, Exit
+from etude.tasks.harbor import read_task, write_task
+from etude.tasks.ladder import ladder_task
 from etude.tasks.mined.history import History
 from etude.tasks.swe import files_of, modules_of, read_instances
 from etude.trainer.corpus.config import CorpusConfig
@@ -207,6 +210,49 @@ def test_a_patch_takes_no_file_of_the_users_into_a_task(shop, tmp_path):
         [instance] = read_instances(write(tmp_path / "x.jsonl", {**shop[1], name: shop[1][name] + link}))
         with pytest.raises(ConfigError, match=f"{name} makes notes a link; a task holds plain files"):
             files_of(instance, History(shop[0]), 1 << 20)
+
+
+def test_a_line_that_would_be_another_lines_task_is_refused_by_itself(shop, tmp_path, capsys):
+    """The second was lost, with a ✓; and one of the same id hid why the first was refused."""
+    gone = {**shop[1], "base_commit": "f" * 40, "PASS_TO_PASS": []}
+    lines = [{**gone, "instance_id": each} for each in ("a b", "a/b", "same", "same")]
+    path = write(tmp_path / "x.jsonl", *lines, {**shop[1], "instance_id": "same", "patch": None})
+    words = ["tasks", "import", str(path), "--clone", f"acme/shop={shop[0]}", "--out", str(tmp_path / "out"), "--json"]
+    assert main(words) == 1
+    said = {name: one["problems"][0] for name, one in json.loads(capsys.readouterr().out).items()}
+    where = [f"{path}:{number}" for number in range(6)]
+    assert list(said) == ["a b", "a/b", "same", f"same ({where[4]})", f"same ({where[5]})"]
+    assert "has no commit ffff" in said["a b"] and "has no commit ffff" in said["same"]
+    assert said["a/b"].startswith(f"{where[2]}: instance_id: its task would be a-b, as that of 'a b' ({where[1]})")
+    assert f"its task would be same, as that of 'same' ({where[3]})" in said[f"same ({where[4]})"]
+    assert f"{where[5]}: patch: must be text" in said[f"same ({where[5]})"]
+    assert main([*words, "--only", "a c"]) == Exit.BAD_INPUT and "has no such instance" in capsys.readouterr().err
+
+
+def test_a_task_that_is_there_is_an_instances_own(shop, tmp_path, capsys):
+    path = write(tmp_path / "x.jsonl", {**shop[1], "instance_id": "a/b"})
+    words = ["tasks", "import", str(path), "--out", str(tmp_path / "out"), "--json"]
+    for task_id, of, said in (("a-b", "a/b", ""), ("a-b", "a b", "a task of 'a b'"), ("other", "a/b", "of 'other'")):
+        task = ladder_task(1, "train", 0)
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        write_task(
+            replace(task, id=task_id, provenance={**task.provenance, "instance_id": of}), tmp_path / "out" / "a-b"
+        )
+        assert main(words) == bool(said)
+        [found] = json.loads(capsys.readouterr().out).values()
+        assert said in "".join(found["problems"]) and found["sound"] is not bool(said)
+
+
+@pytest.mark.parametrize("name", ["..", ".", ".git", "a" * 300, "ü/../" * 99])
+def test_an_id_that_can_name_no_task_is_refused_and_the_next_line_is_read(shop, tmp_path, capsys, name):
+    """It ended the whole import."""
+    good = {**shop[1], "base_commit": "f" * 40}
+    path = write(tmp_path / "x.jsonl", {**good, "instance_id": name}, good)
+    words = ["tasks", "import", str(path), "--clone", f"acme/shop={shop[0]}", "--out", str(tmp_path / "out"), "--json"]
+    assert main(words) == 1
+    odd, next_one = json.loads(capsys.readouterr().out).values()
+    assert "can name no task: an id is visible text" in odd["problems"][0]
+    assert "has no commit ffff" in next_one["problems"][0]
 
 
 def packed(size):

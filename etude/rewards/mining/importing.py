@@ -2,16 +2,17 @@
 
     JSONL + clone ─► files ─► environment ─scrub─► task ─validate─► Harbor directory
 
-Owns `import_instance`. The tests are those the instance names; the validator's verdict, in sandboxes without a network,
-is what counts, not the data set's.
+Owns `Importer` and `import_instance`. The tests are those the instance names; the validator's verdict, in sandboxes
+without a network, is what counts, not the data set's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import date
+from pathlib import Path
 
 from pydantic import Field
 
@@ -22,6 +23,7 @@ from etude.records import Limits, Task
 from etude.rewards.unseen import ask_unseen
 from etude.rewards.validate import validate
 from etude.tasks.difficulty import level_of
+from etude.tasks.harbor import read_task, write_task
 from etude.tasks.instance import Instance
 from etude.tasks.mined.environment import Environments, Unavailable, requirements_of
 from etude.tasks.mined.history import History
@@ -45,9 +47,42 @@ class ImportConfig(Config):
     """Instances created from this day on are for evaluation, all others for training."""
 
 
-def task_id(instance: Instance) -> str:
-    """By which its task, and the directory of that, is named."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", instance.id)
+@dataclass(frozen=True)
+class Importer:
+    """Makes a task of each instance, in a directory of its own below `out`; of the repositories there are `clones`."""
+
+    out: Path
+    clones: Mapping[str, History]
+    backend: Backend
+    environments: Environments
+    config: ImportConfig
+
+    async def add(self, instance: Instance) -> None:
+        """Write its task, if a command that was stopped has not. Raises ConfigError saying why there is none; what our
+        own machinery raises goes through."""
+        if instance.refused:
+            raise ConfigError(instance.refused)
+        directory = self.out / instance.task_id
+        if directory.exists():
+            _refuse_another(directory, instance)
+            return
+        if instance.repository not in self.clones:
+            raise ConfigError(f"{instance.id}: give --clone {instance.repository}=DIR, a whole clone of it")
+        history = self.clones[instance.repository]
+        task = await import_instance(instance, history, self.backend, self.environments, self.config)
+        write_task(task, directory)
+
+
+def _refuse_another(directory: Path, instance: Instance) -> None:
+    if not (directory / "task.toml").is_file():
+        raise ConfigError(f"{directory}: is there already, and is no task; remove it")
+    task = read_task(directory)
+    of = task.provenance.get("instance_id", instance.id)  # older ones do not say it
+    if task.id != instance.task_id or of != instance.id:
+        raise ConfigError(
+            f"{directory}: is there already, a task of {of if task.id == instance.task_id else task.id!r:.80}; "
+            f"import {instance.id!r:.80} to another --out"
+        )
 
 
 async def import_instance(
@@ -67,7 +102,7 @@ async def import_instance(
     tests = [*instance.fail_to_pass, *instance.pass_to_pass]
     since, created = config.eval_since, (instance.created or "")[:10]
     task = Task(
-        id=task_id(instance),
+        id=instance.task_id,
         instruction=f"{instance.statement.strip()}\n\nTests run with PYTHONPATH={run.environment} python3 -m pytest\n",
         files=files.given.files,
         verifier=pytest_verifier(run, tests, config.test_timeout_s),
@@ -80,7 +115,7 @@ async def import_instance(
             "family": "swe", "repository": instance.repository, "commit": instance.commit, "committed": created,
             "environment": environment.key, "fail_to_pass": list(instance.fail_to_pass),
             "pass_to_pass": list(instance.pass_to_pass), "test_modules": list(modules),
-            "left_out": list(files.given.left_out), "instance": dict(instance.about),
+            "left_out": list(files.given.left_out), "instance_id": instance.id, "instance": dict(instance.about),
         },
     )  # fmt: skip
     task = replace(task, provenance={**task.provenance, "difficulty": {"level": level_of(task)}})
