@@ -7,11 +7,14 @@ has a name, and is never a 0. Talks to: harness, environments, rewards.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from etude.bench.config import BenchConfig
 from etude.bench.policies import AttemptRequest, PlayedSession, Policy
@@ -26,6 +29,7 @@ from etude.rewards.judgement import Judgement, Judges
 from etude.rewards.reward import RewardConfig, score
 from etude.rewards.sealed import judge, run_to_seal
 from etude.rewards.verifier import Verdict
+from etude.tasks.names import is_id
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,32 @@ class Played:
     events: Sequence[Event]
 
 
-def attempt_of(row: dict[str, Any]) -> Attempt:
-    kept: dict[str, Any] = dict(row)
-    kept["touched"], kept["findings"] = tuple(kept["touched"]), tuple(kept["findings"])
+_ATTEMPT = TypeAdapter(Attempt)
+
+
+def attempt_of(row: Any) -> Attempt:
+    """Of a line of results, which may be anybody's. Raises ValueError where it is none of an attempt's."""
+    kept: dict[str, Any] = dict(checked(row, _ATTEMPT))
+    if not is_id(kept["task"]):
+        raise ValueError("task: no task can be called so")
+    kept["touched"], kept["findings"] = tuple(kept.get("touched", ())), tuple(kept.get("findings", ()))
     before = {name: kept.pop(name) for name in ("looked", "edited") if name in kept}  # of an older run
-    kept["conduct"] = Conduct(**{**before, **kept.get("conduct", {})})
-    return Attempt(**kept)
+    try:
+        kept["conduct"] = Conduct(**{**before, **kept.get("conduct", {})})
+        return Attempt(**kept)
+    except TypeError as error:  # a key that attempts have not
+        raise ValueError(str(error)) from None
+
+
+def checked(row: Any, shape: TypeAdapter[Any]) -> Any:
+    """What JSON said, as it is, if it is of this shape. Raises ValueError."""
+    try:
+        # half of a character, which a model may say, is no text to pydantic
+        shape.validate_json(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace"), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}") from None
+    return row
 
 
 @dataclass(frozen=True)

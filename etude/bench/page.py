@@ -88,7 +88,7 @@ def _scatter(run: Run) -> str:
         if attempt.solved is not None:
             of.setdefault(attempt.task, []).append(attempt)
     points = {
-        task: (fmean(one.usage["sampled_tokens"] for one in each), fmean(bool(one.solved) for one in each))
+        task: (fmean(one.usage.get("sampled_tokens", 0) for one in each), fmean(bool(one.solved) for one in each))
         for task, each in of.items()
     }
     most = max((tokens for tokens, _ in points.values()), default=0.0) or 1.0
@@ -152,14 +152,15 @@ def _session(events: Iterable[Event]) -> str:
     for event in events:
         data = event.data
         if event.kind == "prompt":
-            parts.append(f"<p><b>{text(_cut(data['user']))}</b></p>")
+            parts.append(f"<p><b>{text(_cut(data.get('user')))}</b></p>")
         elif event.kind == "completion":
-            parts.append(f"<pre>{text(_cut(data['text']))}</pre>")
+            parts.append(f"<pre>{text(_cut(data.get('text')))}</pre>")
         elif event.kind == "tool_result":
-            kind = "no" if data["error"] else "faint"
-            parts.append(f"<pre class={kind}>{text(_cut(data['text']))}</pre>")
+            kind = "no" if data.get("error") else "faint"
+            parts.append(f"<pre class={kind}>{text(_cut(data.get('text')))}</pre>")
     return "".join(parts)
 
 
-def _cut(said: str) -> str:
+def _cut(told: Any) -> str:
+    said = "" if told is None else str(told)
     return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}\n… {len(said) - _SHOWN} more characters"

@@ -15,20 +15,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from etude.bench.attempts import Attempt, Played, attempt_of
+from pydantic import BaseModel, Field, TypeAdapter
+
+from etude.bench.attempts import Attempt, Played, attempt_of, checked
 from etude.errors import CheckpointError, ConfigError
 from etude.harness.events import read_events, write_events
-from etude.harness.journal import Journal, whole_lines
+from etude.harness.journal import Journal, whole_length, whole_lines
 from etude.records import Event
 from etude.tasks.names import file_name
 
 SCHEMA = 1
+T = TypeVar("T")
 Key = tuple[str, int]
 """A task's id, and which attempt at it."""
 
@@ -51,6 +53,31 @@ class Run:
         return len(self.head["tasks"]) * int(self.head["attempts"])
 
 
+class _Policy(BaseModel):
+    kind: str
+    command: list[str] | None = None
+    skill: float | None = None
+    temperature: float | None = None
+
+
+class _Head(BaseModel):
+    """What is read of a head."""
+
+    name: str | None
+    policy: _Policy
+    attempts: int = Field(ge=1)
+    tasks: dict[str, str]
+    harness: Any
+
+
+class _Row(BaseModel):
+    attempt: Any
+    seconds: float
+
+
+_TABLE, _HEAD, _ROW = TypeAdapter(dict[str, Any]), TypeAdapter(_Head), TypeAdapter(_Row)
+
+
 class Results:
     """The directory of a run that is being played. Another process that opens it meanwhile is refused."""
 
@@ -58,6 +85,9 @@ class Results:
         """Raises ConfigError where there is a run and none is to be resumed, the other way round, or where it is one
         of other tasks, another policy or another harness."""
         self.directory, self._plan = directory, list(plan)
+        for path in (directory / "results.jsonl", directory / "attempts.jsonl"):
+            if path.exists() and not path.is_file():
+                raise ConfigError(f"{path}: is no file of results; move it away, or name another --out")
         there, begun = (directory / "results.jsonl").exists(), _is_begun(directory)
         if begun and not resume:
             raise ConfigError(f"{directory}: holds a run already; add --resume to go on with it, or name another --out")
@@ -69,8 +99,8 @@ class Results:
             if there and not resume:  # a run that was refused before its first attempt: another may have its place
                 (directory / "results.jsonl").unlink()
             self._results = stack.enter_context(Journal(directory / "results.jsonl"))
-            for row in map(json.loads, self._journal):
-                self._remember(attempt_of(row["attempt"]))
+            for _, attempt in _journaled(self._journal.path):
+                self._remember(attempt)
             self._catch_up(head)
             self.close = stack.pop_all().close
             """Let another process have it."""
@@ -82,7 +112,8 @@ class Results:
         """Check what is there against what should be, and add what is missing."""
         written = list(self._results)
         if written:
-            _same_run(json.loads(written[0]), head, self.directory)
+            path = self.directory / "results.jsonl"
+            _same_run(_read(written[0], path, 1, lambda row: checked(row, _TABLE)), head, self.directory)
         else:
             self._results.append(_line(head))
             written = [_line(head)]
@@ -163,13 +194,33 @@ def read_run(directory: Path) -> Run:
     path = directory / "results.jsonl"
     if not path.is_file():
         raise ConfigError(f"{directory}: no benchmark run; there is no results.jsonl")
-    head, *rows = (json.loads(line) for line in whole_lines(path)) if os.path.getsize(path) else ({},)
+    first, *lines = whole_lines(path) if whole_length(path) else (b"{}",)
+    head = _read(first, path, 1, lambda row: checked(row, _TABLE))
     if head.get("schema") != SCHEMA:
-        raise ConfigError(f"{path}: of schema {head.get('schema')}, not {SCHEMA}; it is of another Etude")
+        raise ConfigError(f"{path}: of schema {head.get('schema')!r:.20}, not {SCHEMA}; it is of another Etude")
+    _read(first, path, 1, lambda row: checked(row, _HEAD))
+    attempts = tuple(_read(line, path, number, attempt_of) for number, line in enumerate(lines, 2))
     journal = directory / "attempts.jsonl"
-    seen = [json.loads(line) for line in whole_lines(journal)] if journal.is_file() else []
-    seconds = {(row["attempt"]["task"], row["attempt"]["attempt"]): row["seconds"] for row in seen}
-    return Run(head, tuple(map(attempt_of, rows)), seconds, directory)
+    seen = _journaled(journal) if journal.is_file() else ()
+    seconds = {(attempt.task, attempt.attempt): took for took, attempt in seen}
+    return Run(head, attempts, seconds, directory)
+
+
+def _journaled(journal: Path) -> Iterator[tuple[float, Attempt]]:
+    """What `attempts.jsonl` says: how long each took, and what came of it."""
+
+    def of(row: Any) -> tuple[float, Attempt]:
+        return checked(row, _ROW)["seconds"], attempt_of(row["attempt"])
+
+    return (_read(line, journal, number, of) for number, line in enumerate(whole_lines(journal), 1))
+
+
+def _read(line: bytes, path: Path, number: int, of: Callable[[Any], T]) -> T:
+    """A line, which may be damaged, or a stranger's. Raises CheckpointError with its place."""
+    try:
+        return of(json.loads(line))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}:{number}: damaged ({error}); restore it from a copy, or begin anew") from None
 
 
 def session_events(run: Run, attempt: Attempt) -> Iterable[Event]:

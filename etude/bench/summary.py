@@ -94,18 +94,21 @@ def _conduct(judged: Sequence[Attempt]) -> dict[str, float | None]:
     def mean(values: Sequence[float]) -> float | None:
         return fmean(values) if values else None
 
-    turns = sum(attempt.usage["turns"] for attempt in judged)
+    def used(name: str, attempts: Sequence[Attempt] = judged) -> list[int]:
+        return [attempt.usage.get(name, 0) for attempt in attempts]
+
+    turns = sum(used("turns"))
     won = [attempt for attempt in judged if attempt.solved]
     return {
-        "turns": mean([attempt.usage["turns"] for attempt in judged]),
-        "turns_of_solved": mean([attempt.usage["turns"] for attempt in won]),
-        "sampled_tokens": mean([attempt.usage["sampled_tokens"] for attempt in judged]),
-        "sampled_tokens_of_solved": mean([attempt.usage["sampled_tokens"] for attempt in won]),
-        "tools_a_turn": sum(attempt.usage["tool_calls"] for attempt in judged) / turns if turns else None,
-        "parallel_share": sum(attempt.usage["parallel_turns"] for attempt in judged) / turns if turns else None,
+        "turns": mean(used("turns")),
+        "turns_of_solved": mean(used("turns", won)),
+        "sampled_tokens": mean(used("sampled_tokens")),
+        "sampled_tokens_of_solved": mean(used("sampled_tokens", won)),
+        "tools_a_turn": sum(used("tool_calls")) / turns if turns else None,
+        "parallel_share": sum(used("parallel_turns")) / turns if turns else None,
         "looks_before_edit": mean([attempt.conduct.looked for attempt in judged if attempt.conduct.edited]),
-        "malformed_calls": mean([attempt.usage["malformed_calls"] for attempt in judged]),
-        "errors": mean([attempt.usage["error_observations"] for attempt in judged]),
+        "malformed_calls": mean(used("malformed_calls")),
+        "errors": mean(used("error_observations")),
         **habits([attempt.conduct for attempt in judged]),
     }
 
@@ -138,7 +141,7 @@ def _share(by_task: Sequence[Sequence[bool]]) -> dict[str, Any]:
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Of each key, over the rows."""
-    return {key: fmean(row[key] for row in rows) for key in rows[0]} if rows else {}
+    return {key: fmean(row.get(key, 0.0) for row in rows) for key in rows[0]} if rows else {}
 
 
 def _cost(judged: Sequence[Attempt]) -> dict[str, float | None]:

@@ -48,17 +48,17 @@ def percent(rate: float | None) -> str:
 
 
 def policy_name(policy: Mapping[str, Any]) -> str:
-    match policy["kind"]:
+    match policy.get("kind"):
         case "endpoint":
-            return f"{policy['model']} at {policy['url']}"
+            return f"{policy.get('model')} at {policy.get('url')}"
         case "acp":
-            return f"ACP agent: {' '.join(policy['command'])}"
+            return f"ACP agent: {' '.join(policy.get('command') or ())}"
         case "solution":
-            return f"solutions, skill {policy['skill']:g}"
+            return f"solutions, skill {policy.get('skill') or 0:g}"
         case "hunter":
             return "the script that hunts bugs"
         case _:
-            return f"checkpoint, temperature {policy['temperature']:g}"
+            return f"checkpoint, temperature {policy.get('temperature') or 0:g}"
 
 
 def run_summary(summary: Mapping[str, Any]) -> str:

@@ -138,5 +138,5 @@ def _last_line(file: BinaryIO, end: int) -> tuple[int, bytes]:
 def _is_object(line: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

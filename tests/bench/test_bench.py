@@ -103,6 +103,50 @@ def test_only_the_same_run_is_gone_on_with(bench, tmp_path):
         bench(resume=True, **CONFIG)
 
 
+def test_results_that_are_damaged_are_one_sentence(bench, tmp_path, capsys):
+    """They may be a stranger's: each of these was a traceback."""
+    keys = {"tasks": {"directories": write_tasks(tmp_path / "tasks", 1)}, "policy": {"kind": "solution"}}
+    directory = bench(**keys).directory
+    sound = {name: (directory / name).read_text() for name in ("results.jsonl", "attempts.jsonl")}
+    head, result = sound["results.jsonl"].splitlines()
+    begun = json.loads(sound["attempts.jsonl"])
+    attempt = begun["attempt"]
+    odd_heads = ["garbage", "[]", "3", "[" * 100_000, json.dumps({"schema": 1}), head.replace('"kind"', '"find"')]
+    odd_fields = [{"attempt": "../../x"}, {"task": "../x\n"}, {"usage": [1]}, {"conduct": {"speed": 1}}, {"speed": 1}]
+    odd_attempts = [{}, *({**attempt, **field} for field in [*odd_fields, {"solved": "yes"}])]
+    odd = [("results.jsonl", f"{each}\n{result}\n") for each in odd_heads]
+    odd += [("results.jsonl", f"{head}\n{json.dumps(each)}\n") for each in odd_attempts]
+    odd += [("attempts.jsonl", json.dumps({**begun, "attempt": each}) + "\n") for each in odd_attempts]
+    odd += [("attempts.jsonl", text + "\n") for text in ("{}", "3\n{}", json.dumps({**begun, "seconds": "long"}))]
+    for name, text in odd:
+        (directory / name).write_text(text)
+        assert main(["bench", "report", str(directory)]) == 1, text[:100]
+        said = capsys.readouterr().err
+        assert f"{name}:" in said and "restore it from a copy" in said and said.count("\n") == 1
+        if name == "attempts.jsonl" or text.startswith(tuple(odd_heads[:4])):
+            with pytest.raises(CheckpointError, match=f"{name}:.: damaged"):
+                bench(resume=True, **keys)
+        for other, content in sound.items():
+            (directory / other).write_text(content)
+    assert main(["bench", "report", str(directory)]) == 0
+    for name in sound:
+        (directory / name).unlink()
+        (directory / name).mkdir()
+        for resume in (False, True):
+            with pytest.raises(ConfigError, match=f"{name}: is no file of results; move it away"):
+                bench(resume=resume, **keys)
+        (directory / name).rmdir()
+        (directory / name).write_text(sound[name])
+
+
+def test_a_policy_that_says_little_and_a_session_without_counts_are_reported(bench, tmp_path):
+    run = bench(tasks={"directories": write_tasks(tmp_path / "tasks", 1)}, policy={"kind": "solution"})
+    for kind in ("endpoint", "acp", "solution", "hunter", "checkpoint"):
+        bare = [replace(attempt, usage={}) for attempt in run.attempts]
+        told = summarise(replace(run, head={**run.head, "policy": {"kind": kind}}, attempts=tuple(bare)))
+        assert "1 tasks, 1 of 1 attempts judged" in run_summary(told)
+
+
 def write_tasks(directory, count):
     for seed in range(count):
         write_task(ladder_task(1, "eval", seed), directory / f"t{seed}")

@@ -33,7 +33,7 @@ def test_every_attempt_leads_to_its_session_and_nothing_is_fetched_or_run(bench)
     events = [replace(event, data={**event.data, "text": "<script>alert(1)</script><img src=x>"})
               if event.kind == "tool_result" else event for event in read_events(path)]  # fmt: skip
     path.unlink()
-    write_events(path, events)
+    write_events(path, [*events, *(replace(event, data={}) for event in events)])  # a stranger's may say nothing
     summary = summarise(run)
     seen = Seen(write_page(run, summary, compare(run, run)).read_text())
     assert not seen.tags & {"script", "img", "link", "iframe"}

@@ -288,7 +288,8 @@ _PLAN = [("t", number) for number in range(6)]
 
 def _bench(at: Path, n: int) -> None:
     there = (at / "results.jsonl").exists() and (at / "results.jsonl").stat().st_size > 0
-    with Results(at, {"schema": SCHEMA, "name": "x", "tasks": ["t"], "attempts": 6}, _PLAN, resume=there) as results:
+    head = {"schema": SCHEMA, "name": "x", "tasks": {"t": ""}, "attempts": 6, "policy": {"kind": "x"}, "harness": {}}
+    with Results(at, head, _PLAN, resume=there) as results:
         attempt = Attempt("t", n, "test", True, "passed")
         events = [Event("message", 0.0, {"text": PAD})]
         asyncio.run(results.add(Played(attempt, 1.0, 1, events)))
