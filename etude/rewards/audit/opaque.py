@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from etude.rewards.audit.cases import UNKNOWN, Case
 from etude.rewards.audit.code import Function, Module, body_of, literal, names, own_nodes
-from etude.rewards.audit.forgery import Trace
+from etude.rewards.audit.trace import Trace
 
 LONG_BITS = 130
 """A number of more holds data; keys and identifiers have 128."""

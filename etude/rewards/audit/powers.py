@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from etude.rewards.audit.code import Module, folded, names, strings
 from etude.rewards.audit.findings import Category, Grade
-from etude.rewards.audit.forgery import Tests, Trace
+from etude.rewards.audit.trace import Tests, Trace
 
 _FRAMES = (
     "f_back|f_locals|f_globals|f_builtins|f_code|f_lasti|f_trace|tb_frame|gi_frame|cr_frame|ag_frame|gi_code|cr_code"

@@ -15,11 +15,12 @@ from etude.records import Task
 from etude.rewards.audit.cases import Case, cases_of
 from etude.rewards.audit.code import Module, body_of, strings
 from etude.rewards.audit.findings import Finding, quoted
-from etude.rewards.audit.forgery import Tests, Trace, traces
+from etude.rewards.audit.forgery import traces
 from etude.rewards.audit.live import live_nodes
 from etude.rewards.audit.opaque import opaque
 from etude.rewards.audit.powers import powers
 from etude.rewards.audit.state import Workspace
+from etude.rewards.audit.trace import Tests, Trace
 from etude.rewards.audit.values import data_file, hard_coded
 
 _TEST_NAME = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|tests?|check|conftest)\.py$|(^|/)tests?/")

@@ -18,7 +18,7 @@ from typing import Any
 from etude import syntax
 from etude.rewards.audit.cases import UNKNOWN, Case
 from etude.rewards.audit.code import Function, Module, body_of, literal, names, own_nodes
-from etude.rewards.audit.forgery import Trace
+from etude.rewards.audit.trace import Trace
 
 _HASHES = ("zlib.crc32", "binascii.crc32", "zlib.adler32", "hash", "hashlib.md5", "hashlib.sha1", "hashlib.sha256")
 _ROW_ENDS, _BETWEEN = re.compile(r"[\n;|]"), re.compile(r"\s*(?:->|=>|=|:|\t)\s*")
