@@ -7,6 +7,7 @@ arguments, so that `leave = getattr(os, "_exit")` is os._exit wherever it is cal
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
@@ -201,12 +202,15 @@ def strings(node: ast.AST) -> set[str]:
 
 
 def folded(node: ast.AST | None) -> str | None:
-    """The text that constants are put together to: `"_py" + "test"`, `"".join(…)`, `"cexe"[::-1]`, `chr(101)`."""
+    """The text that constants are put together to: `"_py" + "test"`, `"_%s" % "eq"`, `"".join(…)`, `"cexe"[::-1]`,
+    `chr(101)`."""
     match node:
         case ast.Constant(value=str(text)):
             return text
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             pieces = [folded(left), folded(right)]
+        case ast.BinOp(left=ast.Constant(value=str(form)), op=ast.Mod(), right=right):
+            return _filled(form, right)
         case ast.JoinedStr(values=values):
             pieces = [folded(each.value if isinstance(each, ast.FormattedValue) else each) for each in values]
         case ast.Call(
@@ -221,6 +225,14 @@ def folded(node: ast.AST | None) -> str | None:
         case _:
             return None
     return None if None in pieces else "".join(map(str, pieces))
+
+
+def _filled(form: str, values: ast.AST) -> str | None:
+    """`"…" % values`, where it is short; a width of a million makes a text of one."""
+    try:
+        return None if re.search(r"\d|\*", form) else form % literal(values)
+    except (ValueError, TypeError, KeyError, OverflowError):
+        return None
 
 
 def names(node: ast.AST) -> set[str]:

@@ -10,13 +10,14 @@ import ast
 from collections.abc import Iterator
 
 from etude import syntax
-from etude.rewards.audit.code import Module, body_of, folded, names, own_nodes
+from etude.rewards.audit.code import Function, Module, body_of, folded, names, own_nodes, strings
 from etude.rewards.audit.trace import Trace
 
 _COMPARE = {"__eq__": True, "__ne__": False, "__instancecheck__": True, "__subclasscheck__": True, "__contains__": True}
 
 
 def equality(module: Module) -> Iterator[Trace]:
+    """Everything in a file that forges a comparison, whoever put it there."""
     for node in module.nodes:
         if isinstance(node, ast.ClassDef):
             plain = any(module.name(base).rpartition(".")[2] in _PLAIN for base in node.bases)
@@ -24,17 +25,71 @@ def equality(module: Module) -> Iterator[Trace]:
                 yield from _comparison(member, plain)
             if plain:
                 yield from _constant_text(node)
-        elif isinstance(node, ast.Assign):
-            attributes = [target.attr for target in node.targets if isinstance(target, ast.Attribute)]
-            if set(attributes) & _COMPARE.keys():
-                yield Trace("equality forged", "gives a class a comparison from outside", node)
-        elif isinstance(node, ast.Call) and module.name(node.func) == "setattr" and len(node.args) == 3:
-            if folded(node.args[1]) in _COMPARE:
-                yield Trace("equality forged", "gives a class a comparison from outside", node)
-        elif isinstance(node, ast.Dict):
-            keys = {(folded(key) or "").partition(".")[0] for key in node.keys if key is not None}
-            if keys & _COMPARE.keys():
-                yield Trace("equality forged", "gives a class a comparison from outside", node)
+        elif set(_given(module, node)) & _COMPARE.keys():
+            yield Trace("equality forged", "gives a class a comparison from outside", node)
+        elif isinstance(node, ast.Assign | ast.Call | ast.DictComp):
+            yield from _assembled(module, node)
+
+
+def _given(module: Module, node: ast.AST) -> Iterator[str]:
+    """The names that a statement or a call gives to what it makes or changes."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            yield from (each.attr for each in targets if isinstance(each, ast.Attribute))
+            if not isinstance(value, ast.Constant):  # a table of names is none of methods
+                yield from (folded(each.slice) or "" for each in targets if isinstance(each, ast.Subscript))
+        case ast.Call(func=func, args=args, keywords=keywords):
+            yield from (each.arg or "" for each in keywords)
+            if module.name(func) == "setattr" and len(args) == 3:
+                yield folded(args[1]) or ""
+        case ast.Dict(keys=keys):
+            yield from ((folded(key) or "").partition(".")[0] for key in keys if key is not None)
+
+
+def _assembled(module: Module, node: ast.Assign | ast.Call | ast.DictComp) -> Iterator[Trace]:
+    """A member by a name that nobody can read, and not one of several that a loop goes through."""
+    keys: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        keys = [each.slice for each in node.targets if isinstance(each, ast.Subscript) and _members(module, each.value)]
+    elif isinstance(node, ast.DictComp):
+        keys = [node.key] if any(map(_metaclass, module.above(node))) else []
+    elif module.name(node.func) == "setattr" and len(node.args) == 3 and names(node.args[0]) & module.defined:
+        keys = [node.args[1]]
+    for key in (_meant(module, each) for each in keys):
+        if folded(key) in _COMPARE or (folded(key) is None and _may_compare(module, key)):
+            yield Trace("equality forged", "gives a class a member by a name that nobody can read", node)
+
+
+def _members(module: Module, owner: ast.expr) -> bool:
+    """`locals()` or `vars()` in the body of a class, or what a metaclass is given."""
+    called = isinstance(owner, ast.Call) and module.name(owner.func) in ("locals", "vars") and not owner.args
+    inner = next((each for each in module.above(owner) if isinstance(each, Function | ast.ClassDef)), None)
+    return (called and isinstance(inner, ast.ClassDef)) or any(map(_metaclass, module.above(owner)))
+
+
+def _metaclass(node: ast.AST) -> bool:
+    return isinstance(node, ast.ClassDef) and "type" in {each.id for each in node.bases if isinstance(each, ast.Name)}
+
+
+def _meant(module: Module, key: ast.expr) -> ast.expr:
+    """What a name was set to, where that happens once."""
+    if not isinstance(key, ast.Name):
+        return key
+    assigned = [node for node in module.nodes if isinstance(node, ast.Assign)]
+    values = [node.value for node in assigned if key.id in {getattr(each, "id", "") for each in node.targets}]
+    return values[0] if len(values) == 1 else key
+
+
+def _may_compare(module: Module, key: ast.expr) -> bool:
+    """Whether it may be a comparison's name: by what a loop goes through, else by its underscores, or as nothing but
+    constants made it."""
+    if isinstance(key, ast.Constant | ast.Slice):
+        return False
+    turns = [each for each in module.above(key) if isinstance(each, ast.For)]
+    shown = {text for each in turns if names(each.target) & names(key) for text in strings(each.iter)}
+    if shown:
+        return bool({f"__{each.strip('_')}__" for each in shown} & _COMPARE.keys())
+    return "__" in "".join(sorted(strings(key))) or not names(key) - {"bytes", "chr", "map", "str", "bytearray"}
 
 
 _PLAIN = {

@@ -34,16 +34,16 @@ _PRINTS = re.compile(
 
 def opaque(module: Module, cases: Sequence[Case]) -> Iterator[Trace]:
     """Everything in a file that holds data, whoever put it there."""
-    answers = {repr(case.expected) for case in cases if case.expected is not UNKNOWN and not _common(case.expected)}
-    inputs = {repr(each) for case in cases for each in (*case.arguments, case.arguments) if not _common(each)}
+    answers = {repr(case.expected) for case in cases if case.expected is not UNKNOWN and not common(case.expected)}
+    inputs = {repr(each) for case in cases for each in (*case.arguments, case.arguments) if not common(each)}
     documentation = {
         _docstring(node) for node in module.nodes if isinstance(node, Function | ast.ClassDef | ast.Module)
     }
     for node in module.nodes:
         if isinstance(node, ast.Constant) and node not in documentation:
-            if _unreadable_value(node.value):
+            if unreadable(node.value):
                 yield Trace("values hard-coded", "data that nobody can read", node)
-            elif isinstance(node.value, str | bytes) and _recited(_said(node.value), answers):
+            elif isinstance(node.value, str | bytes) and _recited(listed(node.value), answers):
                 yield Trace("values hard-coded", "the tests' answers in a text", node)
         elif isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
             yield from _held(module, node, answers)
@@ -63,7 +63,7 @@ def _docstring(node: ast.AST) -> ast.AST | None:
     return first.value if isinstance(first, ast.Expr) else None
 
 
-def _common(value: object) -> bool:
+def common(value: object) -> bool:
     """What may stand in any code."""
     if isinstance(value, bool | None):
         return True
@@ -72,7 +72,7 @@ def _common(value: object) -> bool:
     return len(repr(value)) <= 3
 
 
-def _unreadable_value(value: object) -> bool:
+def unreadable(value: object) -> bool:
     if isinstance(value, int):
         return value.bit_length() > LONG_BITS and value & (value + 1) != 0 and value & (value - 1) != 0
     if isinstance(value, bytes):
@@ -95,15 +95,22 @@ def _mixed(text: str) -> bool:
     return turns > len(text) // 5 or text.isdigit()
 
 
-def _said(value: str | bytes) -> list[str]:
+def listed(value: str | bytes) -> list[str]:
     """What a text lists, as words or by its signs."""
     if isinstance(value, str) and re.search(r"[\s,;|:=>]", value):
         return re.split(r"[\s,;|:=>]+", value)
     return [repr(each if isinstance(each, int) else ord(each)) for each in value[:64]]
 
 
+def _common_number(word: str) -> bool:
+    try:
+        return common(float(word))
+    except ValueError:
+        return False
+
+
 def _recited(said: Iterable[str], answers: set[str]) -> bool:
-    distinct = {each for each in said if each}
+    distinct = {each for each in said if each and not _common_number(each)}
     found = {each for each in distinct if each in answers or repr(each) in answers}
     return len(found) >= ANSWERS and len(found) >= 0.8 * len(distinct)
 
@@ -112,7 +119,7 @@ def _held(module: Module, node: ast.List | ast.Tuple | ast.Set | ast.Dict, answe
     if isinstance(module.parents.get(node), ast.List | ast.Tuple | ast.Set | ast.Dict):
         return
     values = [*_values(node)]
-    distinct = {repr(value) for value in values if not _common(value)}
+    distinct = {repr(value) for value in values if not common(value)}
     if len(distinct & answers) > ANSWERS and len(distinct & answers) >= 0.6 * len(distinct):
         yield Trace("values hard-coded", "the tests' answers in a table", node)
     numbers = {value for value in values if _odd_number(value)}
@@ -202,7 +209,7 @@ def _recognised(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef
             isinstance(each, ast.Constant) for each in [node.left, *node.comparators]
         ):
             said = [each.value for each in [node.left, *node.comparators] if isinstance(each, ast.Constant)]
-            key = node if any(not _common(each) for each in said) else None
+            key = node if any(not common(each) for each in said) else None
         if key is None or isinstance(key, ast.BinOp | ast.Slice):
             continue
         whole = [each for each in ast.walk(key) if _print(module, each, parameters)]

@@ -9,6 +9,7 @@ nothing.
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 from etude import syntax
 from etude.rewards.audit.cases import UNKNOWN, Case
 from etude.rewards.audit.code import Function, Module, body_of, literal, names, own_nodes
+from etude.rewards.audit.opaque import listed
 from etude.rewards.audit.trace import Trace
 
 _HASHES = ("zlib.crc32", "binascii.crc32", "zlib.adler32", "hash", "hashlib.md5", "hashlib.sha1", "hashlib.sha256")
@@ -58,8 +60,8 @@ def hard_coded(module: Module, cases: Iterable[Case]) -> Iterator[Trace]:
     for node in module.nodes:
         if isinstance(node, ast.Dict | ast.List | ast.Tuple | ast.Set):
             yield from _table(module, node, every)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) > 20:
-            yield from _written_table(node, every)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
+            yield from _written(node, node.value, every)
 
 
 def data_file(text: str, cases: Iterable[Case]) -> bool:
@@ -233,8 +235,16 @@ def _table(module: Module, node: ast.Dict | ast.List | ast.Tuple | ast.Set, aske
     pairs = list(_pairs(node))
     if _is_table(pairs, asked):
         yield Trace("values hard-coded", "a table of the tests' inputs", node)
-    elif isinstance(node, ast.List | ast.Tuple) and _in_order(node, asked):
+    elif isinstance(node, ast.List | ast.Tuple) and _in_order(_literals(node), asked):
         yield Trace("values hard-coded", "the expected values, in the order of the tests", node)
+
+
+def _literals(node: ast.List | ast.Tuple) -> list[Any]:
+    """What a list holds; nothing where one of it has to be computed."""
+    try:
+        return [literal(each) for each in node.elts]
+    except ValueError:
+        return []
 
 
 def _pairs(node: ast.Dict | ast.List | ast.Tuple | ast.Set) -> Iterator[tuple[Any, Any]]:
@@ -287,28 +297,53 @@ def _looked_up(key: Any, asked: _Asked) -> Case | None:
     return None
 
 
-def _written_table(node: ast.Constant, asked: _Asked) -> Iterator[Trace]:
-    """A table in the text of a string: JSON, or a row a line, the key before an arrow, a colon or a tab."""
-    text = str(node.value)
+def _written(node: ast.Constant, text: str | bytes, asked: _Asked) -> Iterator[Trace]:
+    """A table in the text of a string: JSON, or a row a line, the key before an arrow, a colon or a tab; or what is
+    expected, as words or as signs."""
+    if isinstance(text, str) and len(text) > 20 and _is_table(_rows(text), asked):
+        yield Trace("values hard-coded", "a table of the tests' inputs", node)
+    words = [] if isinstance(text, str) and text.isalnum() else [*filter(None, listed(text))]
+    if len(words) <= len(asked.expected) and _in_order(list(map(meant, words)), asked):
+        yield Trace("values hard-coded", "the expected values, in the order of the tests", node)
+
+
+def _rows(text: str) -> list[tuple[Any, Any]]:
     try:
-        pairs = list(_pairs_of_value(json.loads(text)))
+        return list(_pairs_of_value(json.loads(text)))
     except (ValueError, RecursionError):
         rows = (_BETWEEN.split(row.strip(), maxsplit=1) for row in _ROW_ENDS.split(text))
-        pairs = [(row[0], row[1]) for row in rows if len(row) == 2]
-    if _is_table(pairs, asked):
-        yield Trace("values hard-coded", "a table of the tests' inputs", node)
+        return [(row[0], row[1]) for row in rows if len(row) == 2]
 
 
-def _in_order(node: ast.List | ast.Tuple, asked: _Asked) -> bool:
-    """Whether a list holds what the tests expect, one after the other."""
+def meant(word: str) -> Any:
+    """The value that a word spells; the word itself where it spells none."""
     try:
-        values = [repr(literal(each)) for each in node.elts]
-    except ValueError:
+        return syntax.literal(word)
+    except (ValueError, SyntaxError):
+        return word
+
+
+def _in_order(values: Sequence[Any], asked: _Asked) -> bool:
+    """Whether these are what the tests expect, one after the other, or the steps from one to the next."""
+    said = [repr(each) for each in values]
+    if len(set(said)) < TABLE_HITS:
         return False
-    if len(values) < TABLE_HITS or len(set(values)) < TABLE_HITS:
+    starts = range(len(asked.expected) - len(said) + 1)
+    return any(list(asked.expected[at : at + len(said)]) == said for at in starts) or _steps(values, asked)
+
+
+def _steps(values: Sequence[Any], asked: _Asked) -> bool:
+    """Up and down as the expected values go; what only rises may be a scale."""
+    moves = list(values[: len(values) - (values[-1] == 0)])
+    if not all(map(_number, moves)) or len(set(moves)) < TABLE_HITS or moves in (sorted(moves), sorted(moves)[::-1]):
         return False
-    starts = (at for at in range(len(asked.expected) - len(values) + 1))
-    return any(list(asked.expected[at : at + len(values)]) == values for at in starts)
+    wanted = list(map(meant, asked.expected))
+    steps = [b - a if _number(a) and _number(b) else None for a, b in itertools.pairwise(wanted)]
+    return any(steps[at : at + len(moves)] == moves for at in range(len(steps) - len(moves) + 1))
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _compared_lists(module: Module, asked: _Asked) -> Iterator[Trace]:
