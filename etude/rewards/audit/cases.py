@@ -39,38 +39,42 @@ def cases_of(task: Task, tests: Mapping[str, str]) -> list[Case]:
     return found
 
 
+def hidden_modules(task: Task) -> Iterator[Module]:
+    """The test modules that only the verifier holds."""
+    texts = [*_sources(_secret(task))]
+    texts += [
+        data.decode("utf-8", "replace")
+        for path, data in task.verifier.files.items()
+        if path.endswith(".py") and path != "/tests/guard.py"
+    ]
+    return (module for text in texts if (module := Module.parse("suite.py", text)) is not None)
+
+
 def _hidden(task: Task) -> Iterator[Case]:
-    secret = task.verifier.files.get("/tests/secret")
-    if secret is not None:
-        yield from _secret(secret.decode("utf-8", "replace"))
-    for path, data in task.verifier.files.items():
-        module = Module.parse(path, data.decode("utf-8", "replace")) if path.endswith(".py") else None
-        if module is not None and path != "/tests/guard.py":
-            yield from _written(module)
-
-
-def _secret(text: str) -> Iterator[Case]:
-    """Of the verifiers that Etude writes itself: calls with values, or the text of test modules. A database's questions
-    are no calls."""
-    try:
-        secret = literal(syntax.expression(text))
-    except (ValueError, SyntaxError):
-        return
-    match secret:
-        case {"request": {"source": str(source)}}:
-            texts = [source]
-        case {"request": {"modules": modules, "files": dict(files)}}:
-            texts = [files[path].decode("utf-8", "replace") for path in modules if path in files]
-        case {"request": dict(calls), "expected": dict(expected)}:
+    match _secret(task):
+        case {"request": dict(calls), "expected": dict(expected)} if "source" not in calls and "modules" not in calls:
             for key, call in calls.items():
                 if isinstance(call, tuple) and len(call) == 3:
                     yield Case(call[1], tuple(call[2]), expected.get(key, UNKNOWN))
-            return
-        case _:
-            return
-    for text in texts:
-        module = Module.parse("suite.py", text)
-        yield from _written(module) if module else ()
+    for module in hidden_modules(task):
+        yield from _written(module)
+
+
+def _secret(task: Task) -> Any:
+    """Of the verifiers that Etude writes itself: calls with values, or the text of test modules. A database's questions
+    are no calls."""
+    try:
+        return literal(syntax.expression(task.verifier.files.get("/tests/secret", b"").decode("utf-8", "replace")))
+    except (ValueError, SyntaxError):
+        return None
+
+
+def _sources(secret: Any) -> Iterator[str]:
+    match secret:
+        case {"request": {"source": str(source)}}:
+            yield source
+        case {"request": {"modules": modules, "files": dict(files)}}:
+            yield from (files[path].decode("utf-8", "replace") for path in modules if path in files)
 
 
 def _written(module: Module) -> Iterator[Case]:

@@ -19,8 +19,8 @@ from etude import syntax
 from etude.harness.protocol import Text, parse_message
 from etude.records import Task
 from etude.rewards.audit.actions import Actions, Call
+from etude.rewards.audit.asking import is_test
 from etude.rewards.audit.findings import Finding, quoted
-from etude.rewards.audit.product import is_test
 from etude.rewards.audit.state import Workspace
 
 FEWEST_MALFORMED = 3

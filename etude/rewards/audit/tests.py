@@ -19,9 +19,9 @@ from etude import syntax
 from etude.config import parse_toml
 from etude.records import Task
 from etude.rewards.audit.actions import Actions, Script
+from etude.rewards.audit.asking import is_test
 from etude.rewards.audit.code import Module, is_literal, names, strings
 from etude.rewards.audit.findings import Finding, quoted
-from etude.rewards.audit.product import is_test
 from etude.rewards.audit.state import Workspace
 
 _SKIPS = {"skip", "skipif", "skipIf", "skipUnless", "xfail", "expectedFailure", "importorskip", "skipTest", "SkipTest"}

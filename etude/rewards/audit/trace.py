@@ -40,7 +40,16 @@ class Trace:
 
 @dataclass(frozen=True)
 class Tests:
-    """What the project's code has no business with: the tests' module names, and the modules they import."""
+    """What the project's code has no business with: the tests' module names, and the modules they import. And what the
+    tests do with its functions."""
 
     stems: frozenset[str]
     imported: frozenset[str]
+    called: frozenset[str] = frozenset()
+    """Names of what they call."""
+    checks: frozenset[str] = frozenset()
+    """Of these, what is called for nothing but what it may raise."""
+    runs: frozenset[str] = frozenset()
+    """What is given functions or classes of theirs that assert."""
+    surrounds: frozenset[str] = frozenset()
+    """What stands around assertions, as `with` does."""
