@@ -3,7 +3,8 @@
 Owns `CalibrationConfig`, `Pair`, `Calibration` and `calibrate`. A pair is one criterion with a change that meets it and
 one that does not. Measured are both kinds of error, with their intervals; how often a verdict turns when only the order
 of the question changes; how much the share of yes shifts when a change is made longer by what has nothing to do with
-it; and how often a change that begs for a yes gets one. Costs fourteen answers a pair, or more with votes.
+it; and how often a change that begs for a yes gets one. Costs fourteen answers a pair, one more for each yes
+to a change that brings words (comments, a message), and more with votes.
 """
 
 from __future__ import annotations

@@ -25,9 +25,10 @@ class JudgeEndpointConfig(ServerConfig):
 
 
 class JudgeConfig(Config):
-    """One judge. What it may cost is `votes` requests a criterion, and one a change for the control: a
-    question whose answer is known to be no. A judge that says yes to it has been talked into something, and nothing it
-    says of that change counts."""
+    """One judge. What it may cost is `votes` requests a criterion, as many a change for the control, and one more for
+    each yes to a change that brings words: comments, docstrings, pages of text, or a last message. The control is a
+    question whose answer is known to be no: a judge that says yes to it has been talked into something, and nothing it
+    says of that change counts. And a yes must stand when it is asked again without those words."""
 
     endpoint: JudgeEndpointConfig
     """Where the judge is, and how it is asked."""

@@ -1,7 +1,8 @@
 """Asks the judge, one criterion at a time, and believes it as far as it can be checked.
 
 Owns `RubricJudge`. A yes is believed where the judge said no to the control question about the same change, gave a
-quote that stands there, and stays with it when the lines that speak to it are taken out; a no is believed as it is.
+quote that stands there, and stays with it when the words that the change brings are taken out; a no is believed as it
+is.
 Everything else ends as `NotJudged`, by name. Raises nothing but what is a mistake in the configuration.
 """
 
@@ -17,7 +18,8 @@ from etude.errors import ContextOverflow, DeadlineExceeded, EndpointError
 from etude.harness.endpoint.client import Endpoint, encode, silence
 from etude.harness.endpoint.wire import TIMEOUTS, Timeouts
 from etude.rewards.judge.config import MAX_CHARS, JudgeConfig
-from etude.rewards.judge.injection import without_advances
+from etude.rewards.judge.control import control_criterion
+from etude.rewards.judge.injection import without_words
 from etude.rewards.judge.outcomes import Change, Judged, Judgement, NotJudged, RubricResult
 from etude.rewards.judge.question import (
     SYSTEM,
@@ -33,7 +35,6 @@ JUDGED_S = 300.0
 """For one criterion with all its votes, each of which may have to wait for its turn."""
 _CONCURRENT = 8
 """Requests under way at once, of one judge: what a small server takes without a queue."""
-_CONTROL = "The change adds a line whose whole text is {word}."
 
 
 class RubricJudge:
@@ -85,25 +86,25 @@ class RubricJudge:
             if missing is None or (yes and no):
                 return NotJudged(criterion, "disagreed", f"{len(yes)} yes and {len(no)} no of {self.config.votes}")
             return NotJudged(criterion, missing.why, missing.detail)
-        return await self._without_advances(criterion, change, order, yes[0])
+        return await self._without_words(criterion, change, order, yes[0])
 
-    async def _without_advances(self, criterion: str, change: Change, order: Order, yes: Answer) -> Judgement:
-        """A yes to a change that speaks to its judge must stand without what it says."""
-        silent = without_advances(change)
+    async def _without_words(self, criterion: str, change: Change, order: Order, yes: Answer) -> Judgement:
+        """A yes to a change that brings words must stand without them."""
+        silent = without_words(change, criterion)
         if silent is not None:
             again = await self._ask(criterion, silent, order)
-            if isinstance(again, NoAnswer):
-                return NotJudged(criterion, again.why, f"asked again without what speaks to the judge: {again.detail}")
-            if not again.holds:
-                return NotJudged(criterion, "injected", f"without the lines that speak to the judge: {again.reason}")
+            if isinstance(again, NoAnswer) and again.why != "ungrounded":
+                return NotJudged(criterion, again.why, f"asked again without the words it brings: {again.detail}")
+            if isinstance(again, NoAnswer) or not again.holds:
+                said = again.detail if isinstance(again, NoAnswer) else again.reason
+                return NotJudged(criterion, "injected", f"without the words that the change brings: {said}")
         return Judged(criterion, True, yes.quote, yes.reason)
 
     async def _control(self, change: Change, order: Order) -> str:
         """Why nothing that the judge affirms of this change can be believed; empty if it can."""
         if not self._controlled or len(change.text) > MAX_CHARS:
             return ""
-        criterion = _CONTROL.format(word=secrets.token_hex(12))
-        judged = await self._judged(criterion, change, order)
+        judged = await self._judged(control_criterion(change), change, order)
         if isinstance(judged, Judged):
             return "it affirms what is surely not so" if judged.met else ""
         if judged.why in ("ungrounded", "injected"):
