@@ -30,6 +30,8 @@ _VALUES = (
     ast.Starred, ast.IfExp, ast.BoolOp, ast.Yield, ast.Await, ast.Lambda,
 )  # fmt: skip
 """Where a function's name is a value, and no annotation."""
+_FAR = 8
+"""Hands that a value may go through; who would follow it further."""
 _Key = tuple[int, str]
 
 
@@ -80,6 +82,8 @@ class Handed:
         around = [each for each in module.above(node) if isinstance(each, Function)]
         holder = next((each for each in around if name in _parameters(each)), None)
         inner = around[0] if around else None
+        if len(seen) > _FAR:
+            return False
         if inner is None or (key := (id(holder or inner), name)) in seen:
             return inner is not None
         seen |= {key}
@@ -104,7 +108,7 @@ class Handed:
         return (
             (known in self.tests.called or bool(calls))
             and (default is None or isinstance(default, ast.Constant))
-            and not any(_passed_on(each, known) for each in (module, *self.others))
+            and not any(known in each.once(_passed_on, each.tree) for each in (module, *self.others))
             and all(
                 value is None or self._constant(value) or self._value(where, value, seen)
                 for (where, _), value in zip(calls, handed, strict=True)
@@ -172,14 +176,17 @@ def _argument(call: ast.Call, place: int | None, name: str) -> ast.AST | None:
     return call.args[place] if named is None and place is not None and place < len(call.args) else named
 
 
-def _passed_on(module: Module, name: str) -> bool:
-    """Whether a function is handed on as a value, so that nobody knows who calls it with what."""
+def _passed_on(module: Module, tree: ast.AST) -> set[str]:
+    """Names that are handed on as values: of a function among them nobody knows who calls it with what."""
+    found = set()
     for node in module.nodes:
-        said = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-        parent = module.parents.get(node) if said == name else None
+        if not isinstance(node, ast.Attribute | ast.Name) or not isinstance(node.ctx, ast.Load):
+            continue
+        parent = module.parents.get(node)
         if isinstance(parent, ast.Call):
-            if parent.func is not node and module.name(parent.func) not in ("isinstance", "issubclass", "super"):
-                return True
-        elif isinstance(parent, _VALUES) and isinstance(getattr(node, "ctx", None), ast.Load):
-            return True
-    return False
+            given = parent.func is not node and module.name(parent.func) not in ("isinstance", "issubclass", "super")
+        else:
+            given = isinstance(parent, _VALUES)
+        if given:
+            found.add(node.attr if isinstance(node, ast.Attribute) else node.id)
+    return found
