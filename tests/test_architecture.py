@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from etude import syntax
 from etude.rollouts.sample import Sample
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
@@ -48,7 +49,7 @@ SOURCES = sorted(path for folder in ("etude", "tests", "benchmarks") for path in
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    return syntax.parse(path.read_text())
 
 
 def trees():

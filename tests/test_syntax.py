@@ -1,6 +1,7 @@
 """Python is read from several threads at once: what mining a repository does, and judging many sessions."""
 
 import ast
+import gc
 import re
 import sys
 import threading
@@ -50,6 +51,23 @@ def test_threads_that_parse_at_once_do_not_disturb_one_another():
     finally:
         sys.setswitchinterval(before)
     assert not failed
+
+
+class Parsing:
+    """In a ring, too; what it parses when it is collected, a traceback that is printed would."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+    def __del__(self) -> None:
+        ast.parse("f(1)")
+
+
+def test_what_is_collected_meanwhile_may_parse():
+    for _ in range(20):
+        Parsing()
+        syntax.parse(LONG)
+    assert gc.isenabled()
 
 
 def test_what_python_refuses_is_refused():

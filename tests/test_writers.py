@@ -164,7 +164,7 @@ NOT_TRIED = {
     "tasks/inside/record.py": INSIDE,
     "tasks/mined/clone.py": "a copy of a repository elsewhere, moved to its place when it is whole",
     "tasks/scrub.py": SCRATCH,
-    "tasks/swe.py": SCRATCH,
+    "tasks/patches.py": SCRATCH,
     "trainer/embedder/making.py": "the same command makes it again, and nothing else is in its directory",
     "trainer/embedder/pairs.py": SCRATCH,
     "trainer/mesh/trained.py": "a model, as one rank writes it: trainer/trained.py; shards: tests/trainer/test_mesh.py",
