@@ -30,8 +30,7 @@ from etude.environments.base import WORKSPACE, Backend, SandboxSpec
 from etude.records import InfraFailed, Task
 from etude.rewards.verifier import verify
 from etude.tasks.check import CHECK
-from etude.tasks.holdout import is_held_out
-from etude.tasks.mutate import mends_of
+from etude.tasks.hunter import known_mends
 
 _AT_ONCE, _CHECK_S = 2, 10.0
 
@@ -88,8 +87,7 @@ async def played(tasks: list[Task]) -> list[Mends]:
 async def _mends(task: Task, backend: Backend) -> Mends:
     path = task.provenance["path"]
     text, right = task.files[path].decode(), task.solution[path].decode()
-    table = [each for each in mends_of(text, task.provenance["function"]) if not is_held_out("bug", each.bug)]
-    mended = [each.apply(text) for each in table]
+    mended = [each.apply(text) for each in known_mends(text, task.provenance["function"])]
     passing = await _passing(task, path, mended, backend)
     paid = [await _paid(task, path, each, backend) for each in passing]
     return Mends(task.id, len(mended), len(passing), sum(paid), right in mended)

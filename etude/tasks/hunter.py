@@ -23,7 +23,7 @@ from collections.abc import Generator
 
 from etude import syntax
 from etude.tasks.holdout import is_held_out
-from etude.tasks.mutate import mends_of
+from etude.tasks.mutate import Mutation, mends_of
 from etude.tasks.scripted import (
     RUN_CHECK,
     Answered,
@@ -44,6 +44,11 @@ KEPT = "/tmp/before.py"
 """The file as it was found."""
 _ASKED = re.compile(r"bug in (\w+) in (\S+\.py)\. ")
 _CUT = re.compile(r"\[cut: line (\d+) of \d+ is next\]$")
+
+
+def known_mends(text: str, function: str) -> list[Mutation]:
+    """What is tried in a function as it stands: all mends, but of kinds of bugs that are held out."""
+    return [each for each in mends_of(text, function) if not is_held_out("bug", each.bug)]
 
 
 class Hunter(ScriptedPlayer):
@@ -74,8 +79,7 @@ class Hunter(ScriptedPlayer):
         text = yield from self._read()
         if text is not None and not passed(said):
             self._slips.text = text
-            mends = [each for each in mends_of(text, self._function) if not is_held_out("bug", each.bug)]
-            yield from self._hunt(Suspects(mends, text, self.rng), said)
+            yield from self._hunt(Suspects(known_mends(text, self._function), text, self.rng), said)
 
     def _read(self) -> Generator[list[Call], list[str], str | None]:
         """The function's source, as its file has it from its first line on; None where it cannot be told."""

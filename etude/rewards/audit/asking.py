@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from etude.records import Task
 from etude.rewards.audit.cases import hidden_modules
-from etude.rewards.audit.code import Module
+from etude.rewards.audit.code import Module, last
 from etude.rewards.audit.trace import Tests
 
 _TEST_NAME = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|tests?|check|conftest)\.py$|(^|/)tests?/")
@@ -39,11 +39,6 @@ def tests_of(task: Task, given: Mapping[str, str]) -> Tests:
 
 def _stem(path: str) -> str:
     return posixpath.basename(path).removesuffix(".py")
-
-
-def last(node: ast.AST) -> str:
-    """The last part of a name: what is called, whoever has it."""
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def assertion(node: ast.AST) -> bool:

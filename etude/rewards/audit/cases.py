@@ -14,7 +14,7 @@ from typing import Any
 
 from etude import syntax
 from etude.records import Task
-from etude.rewards.audit.code import Module, literal
+from etude.rewards.audit.code import Module, last, literal
 
 UNKNOWN = object()
 """What is expected where only a run would tell."""
@@ -127,7 +127,7 @@ def _passes(call: ast.Call, name: str) -> bool:
 
 def _called(module: Module, call: ast.Call) -> Case | None:
     """A call with literal arguments, and what it is compared with if that is a literal too."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    name = last(call.func)
     if not name or name.startswith("assert") or not call.args:
         return None
     try:
@@ -153,8 +153,7 @@ def _wanted(around: ast.AST | None, call: ast.Call) -> Any:
 
 def _row(row: ast.Tuple) -> Case | None:
     """A row of a table of cases: a function, its arguments, and perhaps what it should give."""
-    function = row.elts[0]
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    name = last(row.elts[0])
     try:
         arguments = literal(row.elts[1])
     except ValueError:

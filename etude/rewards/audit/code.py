@@ -235,6 +235,11 @@ def _filled(form: str, values: ast.AST) -> str | None:
         return None
 
 
+def last(node: ast.AST) -> str:
+    """The last part of a name: what is called, whoever has it."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
 def names(node: ast.AST) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from etude.rewards.audit.code import Function, Module, folded
+from etude.rewards.audit.code import Function, Module, folded, last
 from etude.rewards.audit.trace import Tests
 
 _KEEPS = {
@@ -123,10 +123,10 @@ class Handed:
         """Calls by that name, whoever is meant; those of the standard library's modules left out."""
         for each in (module, *self.others):
             for dotted, call in each.calls():
-                said = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
                 root = dotted.partition(".")[0]
                 standard = "." in dotted and root in each.imported and root in sys.stdlib_module_names
-                if name in (said, dotted.rpartition(".")[2]) and not standard and not each.run_as_script(call):
+                called = name in (last(call.func), dotted.rpartition(".")[2])
+                if called and not standard and not each.run_as_script(call):
                     yield each, call
 
     def _kept(self, module: Module, node: ast.AST, name: str, seen: frozenset[_Key]) -> bool:

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 
 from etude.records import Task
-from etude.rewards.audit.asking import asserts, is_test, last
-from etude.rewards.audit.code import Module, body_of, names
+from etude.rewards.audit.asking import asserts, is_test
+from etude.rewards.audit.code import Module, body_of, last, names
 from etude.rewards.audit.findings import Finding, Grade, quoted
 from etude.rewards.audit.state import Workspace
 from etude.rewards.audit.trace import Tests
