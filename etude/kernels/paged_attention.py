@@ -1,9 +1,9 @@
 """Attention over a paged key-value cache, on CPU: the one attention of sampling and training.
 
 Owns its kernels, forward and backward, and the layout of pages. A score is a sum over channels in order, a result a sum
-over tokens in order (`kernels.vectors`), the softmax's sum depends on nothing but how many tokens are seen. So a
-token's result has the same bits in a batch or alone, decoded, prefilled in any chunks, or recomputed by the trainer;
-torch's own attention gives each of these other bits.
+over pages in order, each summed over its tokens in order (`kernels.vectors`); the softmax's sum depends on nothing but
+how many tokens are seen. So a token's result has the same bits in a batch or alone, decoded, prefilled in any chunks,
+or recomputed by the trainer; torch's own attention gives each of these other bits.
 
 Layout: keys [pages, G, C, PAGE], so that a page's scores are vectors that each channel is added to; values
 [pages, PAGE, G, V], V a multiple of LANES (`value_width`), what it adds being zero. fp32.

@@ -1,9 +1,9 @@
 """Vectors of sixteen floats for numba kernels, and the one loop that products and attention are made of.
 
 Owns what pins down the arithmetic. Each operation here is one instruction of LLVM without any fast-math flag, so the
-compiler may neither reorder nor fuse nor split what a kernel says: an element of a product is the sum over k, in order,
-one fused multiply-add each, however the work is cut into tiles, and on whatever machine. Never allocates; indices are
-in elements of the flat array and unchecked.
+compiler may neither reorder nor fuse nor split what a kernel says: an element of a tile is the sum over its k, in order,
+one fused multiply-add each, whatever rows and columns are cut into, and on whatever machine. Never allocates; indices
+are in elements of the flat array and unchecked.
 """
 
 from __future__ import annotations
@@ -193,7 +193,8 @@ def multiply(
     typingctx: Any, x: Any, x_at: Any, x_row: Any, x_step: Any, w: Any, w_at: Any, w_step: Any, out: Any, out_at: Any,
     out_row: Any, depth: Any, rows: Any, vectors: Any, onto: Any, ahead: Any
 ) -> Any:  # fmt: skip
-    """out[r, :] = sum over k < depth, in order, of x[r, k] * w[k, :], added `onto` what is there or not.
+    """out[r, :] = sum over k < depth, in order from 0, of x[r, k] * w[k, :], which is then added `onto` what is there or
+    not.
 
     One tile: rows <= ROWS, and columns of vectors <= VECTORS. w holds floats, or the bits of bf16. x[r, k] is at
     x_at + r * x_row + k * x_step, w[k, c] at w_at + k * w_step + c, out[r, c] at out_at + r * out_row + c. What lies
@@ -243,8 +244,8 @@ def _tile(module: Any, rows: int, vectors: int, halves: bool) -> Any:
         for v in range(vectors)
     ]
     sums = [cgutils.alloca_once(builder, _FLOATS) for _ in places]
-    for held, place in zip(sums, places, strict=True):
-        builder.store(builder.select(onto, _load(builder, *place), _all(0.0)), held)
+    for held in sums:
+        builder.store(_all(0.0), held)
     with cgutils.for_range(builder, depth) as loop:
         row = builder.gep(w, [builder.mul(loop.index, w_step)])
         for v in range(vectors):
@@ -257,7 +258,8 @@ def _tile(module: Any, rows: int, vectors: int, halves: bool) -> Any:
                 held = sums[r * vectors + v]
                 builder.store(_fma(builder, factor, column, builder.load(held)), held)
     for held, place in zip(sums, places, strict=True):
-        _store(builder, builder.load(held), *place)
+        before = builder.select(onto, _load(builder, *place), _all(0.0))
+        _store(builder, builder.fadd(before, builder.load(held)), *place)
     builder.ret_void()
     return function
 

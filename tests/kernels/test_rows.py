@@ -23,6 +23,15 @@ def test_a_row_has_the_same_bits_among_any_others(width, out, dtype):
     torch.testing.assert_close(whole, theirs, atol=1e-5 * width**0.5, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5)
 
 
+def test_long_products_round_no_more_than_torchs():
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(n, 4096, generator=generator) for n in (40, 60))
+    exact = x.double() @ weight.double().T
+    with torch.no_grad():
+        own, theirs = ((each - exact).square().mean().sqrt() for each in (rows.linear(x, weight), x @ weight.T))
+    assert own <= theirs
+
+
 def test_gradients_are_torchs():
     x, weight = torch.randn(7, 3, 8, requires_grad=True), torch.randn(3, 8, 5, requires_grad=True)
     mine = torch.autograd.grad(rows.products(x, weight, weight).square().sum(), (x, weight))
