@@ -20,6 +20,7 @@ import torch
 from etude.errors import ConfigError, MissingDependency
 from etude.kernels.devices import is_host, present
 from etude.kernels.exact import EXACT
+from etude.kernels.host_kernels import ON_HOST
 from etude.kernels.interface import Kernels, Name
 from etude.kernels.torch_kernels import TORCH
 
@@ -51,6 +52,11 @@ def choose(name: Name | None = None, device: str | torch.device | None = None) -
     if name == "torch":
         return Placement(TORCH, place)
     return Placement(_triton(place), place)
+
+
+def trained_in_bf16(place: torch.device) -> Placement:
+    """What supervised training in bf16 computes with there: nobody samples from it meanwhile."""
+    return Placement(ON_HOST if is_host(place) else TORCH, place)
 
 
 def of_process() -> Placement:

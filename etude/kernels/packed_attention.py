@@ -90,20 +90,20 @@ class _Packed(torch.autograd.Function):
         )
 
         def some(part: slice) -> None:
-            starts = pages.starts[part.start : part.stop + 1]
-            packed_backward(*arrays, pages.tables[part], starts, ctx.scale, dq.numpy(), dk.numpy(), dv.numpy())
+            where = pages.tables, pages.starts, part.start, part.stop
+            packed_backward(*arrays, *where, ctx.scale, dq.numpy(), dk.numpy(), dv.numpy())
 
-        in_parallel(len(ctx.lengths), 1, some)
+        in_parallel(len(ctx.lengths) * k_NGC.shape[1], 1, some, least=1)
         return dq, dk[..., : k_NGC.shape[2]], dv[..., : v_NGV.shape[2]], None, None
 
 
 @kernel
 def packed_backward(
     queries: Array, grads: Array, deltas: Array, turned_keys: Array, keys: Array, turned_values: Array, values: Array,
-    tables: Ints, starts: Ints, scale: float, dq: Array, dk: Array, dv: Array,
+    tables: Ints, starts: Ints, first: int, end: int, scale: float, dq: Array, dk: Array, dv: Array,
 ) -> None:  # fmt: skip
-    """Gradients of segments, tokens starts[s] to starts[s + 1] of the packed axis; adds to dk and dv, whose
-    channels are filled up as those of values in pages are.
+    """Gradients of groups `first` to `end` of all segments' (group g of segment s is s * G + g), tokens starts[s] to
+    starts[s + 1] of the packed axis; adds to dk and dv, whose channels are filled up as those of values in pages are.
     """
     heads, width = queries.shape[1:]
     groups = keys.shape[2]
@@ -114,24 +114,24 @@ def packed_backward(
     tile_q, tile_g = np.zeros((rows, dk.shape[2]), np.float32), np.zeros((rows, dv.shape[2]), np.float32)
     weights = np.empty((rows, tables.shape[1] * PAGE), np.float32)
     slopes, tile_dq = np.empty_like(weights), np.empty_like(tile_q)
-    for s in range(len(starts) - 1):
+    for each in range(first, end):
+        s, g = each // groups, each % groups
         for n in range(starts[s], starts[s + 1], many):
             some = min(many, starts[s + 1] - n)
             longest = n + some - starts[s]
-            for g in range(groups):
-                gather(queries, every, n, some, g * of_group, of_group, np.float32(scale), tile_q)
-                gather(grads, every, n, some, g * of_group, of_group, np.float32(1.0), tile_g)
-                slopes_of(
-                    tile_q, tile_g, turned_keys, turned_values, tables[s], g, n - starts[s], some, of_group,
-                    deltas[n : n + some, g * of_group : (g + 1) * of_group], weights, slopes,
-                )  # fmt: skip
-                for p in range((longest + PAGE - 1) // PAGE):
-                    page_sums(slopes, 0, some * of_group, keys, tables[s], p, g, longest, tile_dq)
-                for r in range(some * of_group):
-                    for c in range(width):
-                        dq[n + r // of_group, g * of_group + r % of_group, c] = tile_dq[r, c] * np.float32(scale)
-                to_tokens(slopes, tile_q, dk, starts[s], g, longest, some * of_group)
-                to_tokens(weights, tile_g, dv, starts[s], g, longest, some * of_group)
+            gather(queries, every, n, some, g * of_group, of_group, np.float32(scale), tile_q)
+            gather(grads, every, n, some, g * of_group, of_group, np.float32(1.0), tile_g)
+            slopes_of(
+                tile_q, tile_g, turned_keys, turned_values, tables[s], g, n - starts[s], some, of_group,
+                deltas[n : n + some, g * of_group : (g + 1) * of_group], weights, slopes,
+            )  # fmt: skip
+            for p in range((longest + PAGE - 1) // PAGE):
+                page_sums(slopes, 0, some * of_group, keys, tables[s], p, g, longest, tile_dq)
+            for r in range(some * of_group):
+                for c in range(width):
+                    dq[n + r // of_group, g * of_group + r % of_group, c] = tile_dq[r, c] * np.float32(scale)
+            to_tokens(slopes, tile_q, dk, starts[s], g, longest, some * of_group)
+            to_tokens(weights, tile_g, dv, starts[s], g, longest, some * of_group)
 
 
 @part

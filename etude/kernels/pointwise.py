@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from etude.kernels import vectors
-from etude.kernels.vectors import LANES, kernel, load, part, store, times, total
+from etude.kernels.vectors import LANES, in_parallel, kernel, load, part, store, times, total
 
 Array = npt.NDArray[np.float32]
+ROWS = 256
+"""That a thread is worth starting for."""
 
 
 def _floats(x: Tensor) -> Array:
@@ -34,7 +36,8 @@ def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
 
 def _norm(x: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     out, shares = torch.empty(x.shape), torch.empty(x.numel() // x.shape[-1])
-    norm_rows(_floats(x), weight_D.detach().float().numpy(), eps, _floats(out), shares.numpy())
+    given, weight, said, inverse = _floats(x), weight_D.detach().float().numpy(), _floats(out), shares.numpy()
+    in_parallel(len(given), ROWS, lambda its: norm_rows(given[its], weight, eps, said[its], inverse[its]))
     return out.to(x.dtype), shares
 
 
@@ -99,7 +102,8 @@ def rotate(x_NHC: Tensor, cos_NC: Tensor, sin_NC: Tensor) -> Tensor:
 
 def _rotate(x_NHC: Tensor, cos_NC: Tensor, sin_NC: Tensor) -> Tensor:
     out = torch.empty(x_NHC.shape)
-    rotate_rows(x_NHC.detach().float().contiguous().numpy(), cos_NC.numpy(), sin_NC.numpy(), out.numpy())
+    x, cos, sin, said = x_NHC.detach().float().contiguous().numpy(), cos_NC.numpy(), sin_NC.numpy(), out.numpy()
+    in_parallel(len(x), ROWS, lambda its: rotate_rows(x[its], cos[its], sin[its], said[its]))
     return out.to(x_NHC.dtype)
 
 

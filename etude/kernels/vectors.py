@@ -1,9 +1,9 @@
 """Vectors of sixteen floats for numba kernels, and the one loop that products and attention are made of.
 
 Owns what pins down the arithmetic. Each operation here is one instruction of LLVM without any fast-math flag, so the
-compiler may neither reorder nor fuse nor split what a kernel says: an element of a tile is the sum over its k, in order,
-one fused multiply-add each, whatever rows and columns are cut into, and on whatever machine. Never allocates; indices
-are in elements of the flat array and unchecked.
+compiler may neither reorder nor fuse nor split what a kernel says: an element of a tile is the sum over its k, in
+order, one fused multiply-add each, whatever rows and columns are cut into, and on whatever machine. Never allocates;
+indices are in elements of the flat array and unchecked.
 """
 
 from __future__ import annotations
@@ -193,8 +193,7 @@ def multiply(
     typingctx: Any, x: Any, x_at: Any, x_row: Any, x_step: Any, w: Any, w_at: Any, w_step: Any, out: Any, out_at: Any,
     out_row: Any, depth: Any, rows: Any, vectors: Any, onto: Any, ahead: Any
 ) -> Any:  # fmt: skip
-    """out[r, :] = sum over k < depth, in order from 0, of x[r, k] * w[k, :], which is then added `onto` what is there or
-    not.
+    """out[r, :] = sum over k < depth, in order from 0, of x[r, k] * w[k, :], then added `onto` what is there or not.
 
     One tile: rows <= ROWS, and columns of vectors <= VECTORS. w holds floats, or the bits of bf16. x[r, k] is at
     x_at + r * x_row + k * x_step, w[k, c] at w_at + k * w_step + c, out[r, c] at out_at + r * out_row + c. What lies
@@ -276,9 +275,10 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "kernels")
 
 
-def in_parallel(count: int, block: int, call: Callable[[slice], None]) -> None:
-    """`call` for all of range(count), in slices of whole blocks if torch may use several threads."""
-    threads = min(torch.get_num_threads(), count // (2 * block))
+def in_parallel(count: int, block: int, call: Callable[[slice], None], least: int = 2) -> None:
+    """`call` for all of range(count), in slices of whole blocks if torch may use several threads; each thread gets so
+    many blocks at `least`, or about as many."""
+    threads = min(torch.get_num_threads(), count // (least * block))
     if threads <= 1:
         call(slice(0, count))
         return

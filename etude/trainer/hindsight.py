@@ -1,8 +1,9 @@
 """What of a session is worth learning, as its own answers tell afterwards.
 
-Owns `what_worked` and `confirmed`, which mark calls of a session's messages as read and not learned: those that failed,
-and edits that were wrong guesses. What stands beside such a call in its message is learned: the check, and the edit
-that takes the guess before it back. Where a call's tokens cannot be told, the whole message is left out. Plays nothing.
+Owns `what_worked`, `accepted` and `confirmed`, which mark calls of a session's messages as read and not learned: those
+that failed, and edits that were wrong guesses. What stands beside such a call in its message is learned: the check, and
+the edit that takes the guess before it back. Where a call's tokens cannot be told, the whole message is left out. Plays
+nothing.
 """
 
 from __future__ import annotations
@@ -30,6 +31,13 @@ def what_worked(result: SessionResult, chat: ChatRenderer) -> Learned:
     failed, refuted = failed_calls(result.events), refuted_calls(result.events)
     notes = {"calls_failed": len(failed), "calls_refuted": len(refuted - failed)}
     return Learned(without(result, failed | refuted, chat), notes)
+
+
+def accepted(result: SessionResult, chat: ChatRenderer) -> Learned:
+    """All that was said but for calls that failed, or found nothing. Wrong guesses are learned: whoever cannot choose
+    has to learn how another guess is made, and that it is another one."""
+    failed = failed_calls(result.events)
+    return Learned(without(result, failed, chat), {"calls_failed": len(failed)})
 
 
 def confirmed(result: SessionResult, chat: ChatRenderer) -> list[Document]:

@@ -1,16 +1,16 @@
 """A scripted player without an oracle, as a warm start: what it solved by trying is learned.
 
-    tasks.hunter plays, several times at each task ──► the verifier and the auditor ──► those with the fewest tries
+    tasks.hunter plays, several times at each task ──► the verifier and the auditor ──► those that passed
 
-Owns `HunterSource` and `HunterStart`. Sessions differ in what chance has them try first. Of those of a task that passed
-the one with the fewest tries is learned first: a long one is mostly mends that were none. A call that failed is read
-and not learned; what is said after it is, for a model that never saw a refusal repeats itself after its first.
+Owns `HunterSource` and `HunterStart`. Sessions differ in what chance has them try first. All tries of one that passed
+are learned, the wrong ones too: a small model hardly chooses better than chance, and what it can learn is to make each
+try a new one, letter by letter. A call that failed is read and not learned; what is said after it is, for a model that
+never saw a refusal repeats itself after its first.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from etude.models.chat import open_chat
 from etude.models.checkpoint import shape_of
 from etude.tasks.hunter import Hunter
 from etude.trainer.attempts import Attempt, Player
-from etude.trainer.hindsight import what_worked
+from etude.trainer.hindsight import accepted
 from etude.trainer.lessons import Made, Tasks, counters, learn, offer, play_missing, sandboxes
 from etude.trainer.taught import Kept, TaughtSessions, of_attempts
 
@@ -45,7 +45,7 @@ class HunterSource(Config):
     attempts: int = Field(4, ge=1)
     """At each task, each with other mends first."""
     per_task: int = Field(1, ge=1)
-    """Solved sessions that are learned of a task at most, those with the fewest tries first."""
+    """Solved sessions that are learned of a task at most."""
     misspell: float = Field(0.0, ge=0, le=1)
     """How often a message has a call that fails, with the way out of it after it. Only that is learned."""
 
@@ -65,7 +65,7 @@ class HunterStart:
         with TaughtSessions(self.directory, config.identity()) as sessions:
             if of_attempts(attempts, sessions.played()):
                 asyncio.run(self._played(attempts, sessions))
-            offer(fewest_tries_first(attempts, sessions), sessions, kept)
+            offer(attempts, sessions, kept)
             counted = counters(kept)
         if source.misspell and not kept.notes["slips"]:
             raise EtudeError(
@@ -91,16 +91,4 @@ class HunterStart:
 
         async with sandboxes(config, [attempt.task for attempt in attempts]) as (backend, judges):
             player = Player(backend, judges, config.harness, self.context, dialogue_of, told_of)
-            await play_missing(attempts, player, sessions, config.concurrency, partial(what_worked, chat=chat))
-
-
-def fewest_tries_first(attempts: Sequence[Attempt], sessions: TaughtSessions) -> list[Attempt]:
-    """Where it was solved; all others last. Not by length: slips make a session longer, and are to be among what is
-    learned."""
-    played = sessions.played()
-
-    def tries(attempt: Attempt) -> float:
-        session = played.get(attempt.id)
-        return session.notes["tries"] if session is not None and session.solved else math.inf
-
-    return sorted(attempts, key=tries)
+            await play_missing(attempts, player, sessions, config.concurrency, partial(accepted, chat=chat))

@@ -24,8 +24,7 @@ from pydantic import Field, model_validator
 from etude.config import Config
 from etude.durable import append_whole, write_whole
 from etude.errors import CheckpointError, ConfigError
-from etude.kernels.choice import Placement, of_process
-from etude.kernels.torch_kernels import TORCH
+from etude.kernels.choice import of_process, trained_in_bf16
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.models.heap import keep_large_arrays
@@ -101,7 +100,7 @@ class Midtraining:
         if absent := sorted(wanted - sources.keys()):
             raise ConfigError(f"midtraining.stages: no source {absent[0]}; there are {', '.join(sorted(sources))}")
         if config.format == "bf16":
-            self.decoder.place(Placement(TORCH, self.decoder.placement.device))
+            self.decoder.place(trained_in_bf16(self.decoder.placement.device))
             self.decoder.computes_in = torch.bfloat16
         trained = left_to_train(self.decoder, config.frozen)
         self.optimizer = build_optimizer(trained.items(), config.optimizer, self.decoder.placement)

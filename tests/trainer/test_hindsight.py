@@ -9,7 +9,7 @@ from etude.harness.prompt import render_call, render_calls
 from etude.harness.session import SessionResult
 from etude.models.chat import open_chat
 from etude.records import Event, Segment
-from etude.trainer.hindsight import confirmed, failed_calls, refuted_calls, what_worked
+from etude.trainer.hindsight import accepted, confirmed, failed_calls, refuted_calls, what_worked
 
 MODEL = Path(__file__).parents[2] / "models/etude-tiny"
 CHECK = ("run_terminal_cmd", {"command": "python3 check.py"})
@@ -86,6 +86,15 @@ def test_what_stands_beside_a_wrong_call_is_learned(chat, refused_too):
     assert document.token_ids.tolist() == segment.token_ids.tolist()
     ends = (segment.token_ids == chat.end_id) & segment.sampled
     assert (document.sampled & ends).sum() == 6 + refused_too, "the end goes with the last call"
+
+
+def test_where_all_that_was_accepted_is_learned_wrong_guesses_are(chat):
+    result = session(chat, HUNT)
+    learned = accepted(result, chat)
+    [document] = learned.documents
+    texts = [event.data["text"] for event in result.events if event.kind == "completion"]
+    assert chat.decode(document.token_ids[document.sampled].tolist()) == "".join([texts[0], *texts[2:]])
+    assert learned.notes == {"calls_failed": 1}
 
 
 def test_a_message_whose_calls_cannot_be_told_apart_is_left_out_whole(chat):
