@@ -8,6 +8,8 @@ engine take theirs from it. What a device is, `kernels.devices` says.
     "torch"   plain torch operations: on any device, and the default on a GPU
     "triton"  products, norms, attention and experts in Triton, whose bits do not depend on the batch: on a GPU, or in
               Triton's interpreter
+
+Supervised training in bf16 is not asked: it has what `trained_in_bf16` says.
 """
 
 from __future__ import annotations

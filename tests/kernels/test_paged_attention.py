@@ -100,3 +100,20 @@ def test_packed_segments_and_their_gradients_are_torchs(heads, groups, width):
     gradients = [torch.autograd.grad((result * weights).sum(), (q, k, v)) for result in results]
     for pair in zip(*gradients, strict=True):
         torch.testing.assert_close(*pair, atol=1e-5, rtol=1e-4)
+
+
+def test_several_threads_give_the_same_gradients():
+    """A segment alone is shared by its groups."""
+    lengths = [300]
+    q, k, v = (torch.randn(300, heads, 16, requires_grad=True) for heads in (6, 3, 3))
+    weights, before = torch.randn(300, 6, 16), torch.get_num_threads()
+
+    def gradients(threads):
+        torch.set_num_threads(threads)
+        return torch.autograd.grad((packed_attention(q, k, v, lengths, 0.25) * weights).sum(), (q, k, v))
+
+    try:
+        for one, other in zip(gradients(1), gradients(3), strict=True):
+            assert torch.equal(one, other)
+    finally:
+        torch.set_num_threads(before)
