@@ -2,9 +2,8 @@
 
 Owns dense products on CPU, with their gradient, and the weights laid out for them. A library chooses its routine by
 shape and each adds up in another order, so that a token decoded alone would get other bits than the same token
-prefilled. Here an element is the sum over k in fp32, one fused multiply-add each (`kernels.vectors`): DEPTH of them in
-order, then the sums of those in order, which rounds less than one long sum does. It is rounded once to the dtype of its
-input.
+prefilled. Here an element is the sum over k in fp32, one fused multiply-add each, TERMS of them in order and then the
+sums of those in order (`kernels.vectors`), rounded once to the dtype of its input.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from etude.kernels.vectors import LANES, ROWS, VECTORS, in_parallel, kernel, load, multiply, part, store
+from etude.kernels.vectors import LANES, ROWS, TERMS, VECTORS, in_parallel, kernel, load, multiply, part, store
 
 Array = npt.NDArray[np.float32]
 Panels = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
 """Weights [B, panels, K, PANEL], as floats or, where nothing is lost by it, as the bits of bf16."""
 PANEL = LANES * VECTORS
 """Columns that lie together in packed weights."""
-DEPTH = 64
-"""Terms that an element adds up before they join the others, which is a part of its bits; and rows of a panel that are
-widened at once: they fit the nearest cache."""
+DEPTH = 4 * TERMS
+"""Rows of a panel that are at work at once: they stay in a near cache, and whole TERMS, so that they change no bit."""
 BLOCK = 16 * ROWS
 """Rows that go through a panel before its next part does."""
 FEW = 4 * ROWS

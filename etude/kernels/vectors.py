@@ -25,6 +25,9 @@ ROWS = 6
 """Rows of the largest tile."""
 VECTORS = 4 if llvm.get_host_cpu_features().get("avx512f") else 1
 """Vectors of its columns: with its rows, what the registers hold. It changes the speed, never a bit."""
+TERMS = 64
+"""Terms that an element adds up before they join the others: that rounds less than one long sum, and is a part of its
+bits."""
 
 _FLOAT, _INT, _HALF = ir.FloatType(), ir.IntType(32), ir.IntType(16)
 _FLOATS, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
@@ -193,7 +196,7 @@ def multiply(
     typingctx: Any, x: Any, x_at: Any, x_row: Any, x_step: Any, w: Any, w_at: Any, w_step: Any, out: Any, out_at: Any,
     out_row: Any, depth: Any, rows: Any, vectors: Any, onto: Any, ahead: Any
 ) -> Any:  # fmt: skip
-    """out[r, :] = sum over k < depth, in order from 0, of x[r, k] * w[k, :], then added `onto` what is there or not.
+    """out[r, :] = sum over k < depth of x[r, k] * w[k, :], every TERMS of which are added `onto` what is there or 0.
 
     One tile: rows <= ROWS, and columns of vectors <= VECTORS. w holds floats, or the bits of bf16. x[r, k] is at
     x_at + r * x_row + k * x_step, w[k, c] at w_at + k * w_step + c, out[r, c] at out_at + r * out_row + c. What lies
@@ -242,23 +245,29 @@ def _tile(module: Any, rows: int, vectors: int, halves: bool) -> Any:
         for r in range(rows)
         for v in range(vectors)
     ]
-    sums = [cgutils.alloca_once(builder, _FLOATS) for _ in places]
-    for held in sums:
-        builder.store(_all(0.0), held)
-    with cgutils.for_range(builder, depth) as loop:
-        row = builder.gep(w, [builder.mul(loop.index, w_step)])
-        for v in range(vectors):
-            _fetch(builder, builder.gep(row, [builder.add(ahead, whole(v * LANES))]))
-        columns = [widened(builder, row, whole(v * LANES)) for v in range(vectors)]
-        step = builder.mul(loop.index, x_step)
-        for r, x_row_r in enumerate(x_rows):
-            factor = _splat(builder, builder.load(builder.gep(x_row_r, [step])))
-            for v, column in enumerate(columns):
-                held = sums[r * vectors + v]
-                builder.store(_fma(builder, factor, column, builder.load(held)), held)
-    for held, place in zip(sums, places, strict=True):
-        before = builder.select(onto, _load(builder, *place), _all(0.0))
-        _store(builder, builder.fadd(before, builder.load(held)), *place)
+    sums, totals = ([cgutils.alloca_once(builder, _FLOATS) for _ in places] for _ in range(2))
+    for held, place in zip(totals, places, strict=True):
+        builder.store(builder.select(onto, _load(builder, *place), _all(0.0)), held)
+    with cgutils.for_range_slice(builder, whole(0), depth, whole(TERMS), inc=True) as (start, _):
+        for held in sums:
+            builder.store(_all(0.0), held)
+        stop = builder.add(start, whole(TERMS))
+        stop = builder.select(builder.icmp_signed("<", stop, depth), stop, depth)
+        with cgutils.for_range_slice(builder, start, stop, whole(1), inc=True) as (k, _):
+            row = builder.gep(w, [builder.mul(k, w_step)])
+            for v in range(vectors):
+                _fetch(builder, builder.gep(row, [builder.add(ahead, whole(v * LANES))]))
+            columns = [widened(builder, row, whole(v * LANES)) for v in range(vectors)]
+            step = builder.mul(k, x_step)
+            for r, x_row_r in enumerate(x_rows):
+                factor = _splat(builder, builder.load(builder.gep(x_row_r, [step])))
+                for v, column in enumerate(columns):
+                    held = sums[r * vectors + v]
+                    builder.store(_fma(builder, factor, column, builder.load(held)), held)
+        for held, whole_sum in zip(sums, totals, strict=True):
+            builder.store(builder.fadd(builder.load(whole_sum), builder.load(held)), whole_sum)
+    for held, place in zip(totals, places, strict=True):
+        _store(builder, builder.load(held), *place)
     builder.ret_void()
     return function
 
