@@ -91,4 +91,5 @@ def _version(package: str, extra: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        return f"not installed ({install_command(extra) if extra else 'tests only'})"
+        wanted = install_command(extra) if extra else "`etude models check` compares with it: pip install transformers"
+        return f"not installed ({wanted})"

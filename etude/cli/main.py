@@ -26,6 +26,7 @@ _SICK = {
     errno.EMFILE: "too many files are open ({}); raise the limit, `ulimit -n 65536`, and go on",
     errno.ENFILE: "too many files are open on this machine ({}); raise fs.file-max and go on",
     errno.EACCES: "not permitted ({}); give your user the right to it, or {elsewhere}",
+    errno.EPERM: "not permitted ({}); name a directory where your user may write, or {elsewhere}",
     errno.ENOTDIR: "a file lies where a directory should be ({}); move it away, or {elsewhere}",
     errno.EEXIST: "something else lies there, or a link that leads nowhere ({}); move it away, or {elsewhere}",
     errno.ENAMETOOLONG: "a name is longer than the file system holds ({}); give a shorter one",

@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from etude.cli.stopping import stoppable
     from etude.config import load_recipe
     from etude.made_by import alone
     from etude.trainer.base_model import BaseConfig, make_base_model
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     schema, make = kinds.get(_kind(options.recipe), (BaseConfig, make_base_model))
     out = options.out or Path("runs", options.recipe.stem)
     config = load_recipe(options.recipe, schema, options.set)
-    with alone(out):
+    with stoppable(f"what was done is in {out}; the same command goes on with it"), alone(out):
         made = make(config, out)
     say(json.dumps(made, default=float))
     return 0

@@ -159,6 +159,8 @@ def _run(options: argparse.Namespace, running: Callable[[Coroutine[Any, Any, Any
     from etude.studio.report import write_report
 
     config = load_recipe(options.recipe, RunConfig, options.set)
+    if config.rewards.judge is not None:
+        config.rewards.judge.endpoint.read_key()  # what fails once Ray has started is buried under its alarms
     directory = _directory(options, config.name, config.seed)
     sinks = sinks_of(directory, options.report_to, options.resume)
     try:

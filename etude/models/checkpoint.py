@@ -39,6 +39,7 @@ from etude.models.tokenizer import load_tokenizer, save_tokenizer
 FAMILIES = (QWEN3, QWEN3_MOE, DEEPSEEK_V3, LLAMA, MISTRAL, QWEN2)
 MOST_TENSORS, MOST_FILES = 200_000, 10_000
 """Twice what the largest models have, and far more files: each is looked at before anything is made."""
+_POINTER = b"version https://git-lfs"
 _DTYPES = {"F64", "F32", "F16", "BF16"}
 
 
@@ -242,8 +243,8 @@ def _held(directory: Path) -> dict[str, _Held]:
     found = {name: files.located(directory, name) for name in named}
     if found == {WEIGHTS: None} and not any(directory.glob("*.safetensors")):
         raise CheckpointError(
-            f"{directory}: holds the shape of a model and no weights ({WEIGHTS}); give a directory that has them: "
-            "--set model.path=DIRECTORY in a run"
+            f"{directory}: holds the shape of a model and no weights ({WEIGHTS}); give a directory that has them. "
+            "Other files than safetensors are not read: save the model anew with transformers (save_pretrained)"
         )
     if absent := [name for name, path in found.items() if path is None]:
         raise CheckpointError(f"{directory}: no such file: {files.few(absent)}; download the checkpoint again")
@@ -264,6 +265,8 @@ def _readable(path: Path) -> Generator[None]:
     try:
         yield
     except (SafetensorError, OSError) as error:
+        if path.is_file() and path.stat().st_size < 1024 and path.read_bytes().startswith(_POINTER):
+            raise CheckpointError(f"{path}: only names a file in Git LFS; run `git lfs pull` in the clone") from None
         raise CheckpointError(f"{path}: cannot be read ({error}); download or export it again") from None
 
 

@@ -44,8 +44,8 @@ def fault_of(directory: Path) -> str | None:
         )
     else:
         return (
-            f"there is no directory {directory}; give one that holds config.json and model.safetensors: "
-            f"`etude models import FROM {directory}` makes it of a download (docs/models.md#bring-a-model)"
+            f"there is no directory {directory}; give one that holds config.json and model.safetensors, as `etude "
+            "models import` makes it of a download (docs/models.md#bring-a-model) and `etude pretrain` in OUT/model"
         )
     if found and found[0].suffix == ".gguf":
         return (
@@ -56,6 +56,8 @@ def fault_of(directory: Path) -> str | None:
         return f"{directory}: this is no directory; give the one that holds config.json and model.safetensors"
     if os.path.lexists(directory / CONFIG):
         return f"{directory / CONFIG}: is no regular file; {_AGAIN}"
+    if os.path.lexists(directory / "adapter_config.json"):
+        return f"{directory}: an adapter without its model; merge both (peft's merge_and_unload), and give the result"
     return f"{directory}: no config.json there; a model directory holds it and model.safetensors"
 
 

@@ -6,6 +6,7 @@ file has to say) and the names of tensors, which all families share. Never opens
 
 from __future__ import annotations
 
+import difflib
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -103,7 +104,9 @@ class Published:
         self._asked.add(key)
         value = self._values.get(key, default)
         if value is _REQUIRED:
-            raise CheckpointError(f"{self.path}: key {self._prefix}{key} is missing")
+            near = difflib.get_close_matches(key, self._values, 1, 0.85)
+            hint = f"is {near[0]} meant?" if near else "take config.json as it was published with these weights"
+            raise CheckpointError(f"{self.path}: key {self._prefix}{key} is missing; {hint}")
         if key in self._values and (wanted := _wanted(key, value)):
             raise CheckpointError(f"{self.path}: {self._prefix}{key} is {reprlib.repr(value)}; it must be {wanted}")
         return value

@@ -63,7 +63,10 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     """Raises CheckpointError."""
     path, data = directory / "tokenizer.json", files.read(directory, "tokenizer.json", files.LARGE)
     if data is None:
-        raise CheckpointError(f"{path}: no such file; copy it from the model's source")
+        raise CheckpointError(
+            f"{path}: no such file; copy it from the model's source, or let transformers make it of the files "
+            "that are there: AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY)"
+        )
     with _faults(lambda fault: CheckpointError(f"{path}: not a readable tokenizer.json ({fault}); {_AGAIN}")):
         bounded = growth_of(json.loads(data)) <= MOST
         tokenizer = Tokenizer.from_buffer(data) if bounded else None

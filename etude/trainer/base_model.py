@@ -138,15 +138,9 @@ def make_base_model(config: BaseConfig, directory: Path) -> dict[str, float | st
         asyncio.run(_record_in_own_sandboxes(config, directory, chat))
     resume = (directory / "midtraining.pt").exists()
     run = pretrain(config.midtraining, make_sources(config, directory, chat), directory, resume=resume)
-    finished = run.tokens >= run.total_tokens
-    if finished:
-        round_to_bf16(run.decoder)
-        save_checkpoint(run.decoder, directory / "model", tokenizer)
-    return {
-        "steps": run.step_count,
-        "tokens": run.tokens,
-        "model": str(directory / "model") if finished else "not finished",
-    }
+    round_to_bf16(run.decoder)
+    save_checkpoint(run.decoder, directory / "model", tokenizer)
+    return {"steps": run.step_count, "tokens": run.tokens, "model": str(directory / "model")}
 
 
 async def _record_in_own_sandboxes(config: BaseConfig, directory: Path, chat: ChatRenderer) -> None:

@@ -88,11 +88,9 @@ def make_continued(config: ContinuedConfig, directory: Path) -> dict[str, Any]:
         decoder=decoder,
         held_out=_held_out(config, corpora),
     )
-    finished = run.tokens >= run.total_tokens
-    if finished:
-        round_to_bf16(run.decoder)
-        save_checkpoint(run.decoder, directory / "model", tokenizer, like=config.model)
-    return _told(run, corpora, talks, directory, finished)
+    round_to_bf16(run.decoder)
+    save_checkpoint(run.decoder, directory / "model", tokenizer, like=config.model)
+    return _told(run, corpora, talks, directory)
 
 
 def _check_names(config: ContinuedConfig) -> None:
@@ -169,11 +167,7 @@ def _conversation(said: Mapping[str, Any], chat: Chat, where: str) -> Document |
 
 
 def _told(
-    run: Midtraining,
-    corpora: Mapping[str, Corpus],
-    talks: Mapping[str, Conversations],
-    directory: Path,
-    finished: bool,
+    run: Midtraining, corpora: Mapping[str, Corpus], talks: Mapping[str, Conversations], directory: Path
 ) -> dict[str, Any]:
     """The result: what was read and what came of it."""
     lines = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
@@ -200,5 +194,5 @@ def _told(
         },
         "held_out_before": measured[0] if measured else {},
         "held_out": measured[-1] if measured else {},
-        "model": str(directory / "model") if finished else "not finished",
+        "model": str(directory / "model"),
     }

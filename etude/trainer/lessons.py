@@ -19,6 +19,7 @@ from etude.durable import write_whole
 from etude.environments.backends import open_backend
 from etude.environments.base import Backend
 from etude.errors import ConfigError, EtudeError
+from etude.made_by import require_same
 from etude.models.checkpoint import load_checkpoint, save_checkpoint, shape_of
 from etude.models.files import hashes_of
 from etude.models.state import round_to_bf16
@@ -148,8 +149,8 @@ def counters(kept: Kept) -> Made:
 
 def learn(config: WarmStartConfig, documents: Sequence[Document], directory: Path) -> Made:
     """The base, trained on the documents, in `directory`/model, and a line for each step in `directory`/log.jsonl. One
-    that was stopped goes on; what has been learned is not learned again. Raises KeyboardInterrupt once it is saved,
-    where it is asked to stop."""
+    that was stopped goes on; what has been learned is not learned again. Other documents are learned from the start.
+    Raises ConfigError where one that was stopped is to go on by other settings, and Interrupted as `pretrain` does."""
     training = MidtrainingConfig(
         model=shape_of(config.model),
         stages=(Stage(tokens=config.tokens, mixture={"sessions": 1.0}),),
@@ -161,13 +162,17 @@ def learn(config: WarmStartConfig, documents: Sequence[Document], directory: Pat
         frozen=config.frozen,
         format=config.format,
         threads=config.threads,
-        checkpoint_every=25,
+        checkpoint_every=10,
     )
     told, checkpoint, model = (directory / name for name in ("learned.json", "midtraining.pt", "model"))
     directory.mkdir(parents=True, exist_ok=True)
-    of = [digest(documents), hashes_of(config.model), training.model_dump(mode="json", exclude={"threads"})]
+    settings = {"model": hashes_of(config.model), **training.model_dump(mode="json", exclude={"threads"})}
+    of = {"documents": digest(documents), **settings}
     known: Made = json.loads(told.read_bytes()) if told.exists() else {}
     if known.get("of") != of:
+        if checkpoint.exists() and isinstance(begun := known.get("of"), dict):
+            require_same(checkpoint, begun | {"documents": of["documents"]}, of)
+            log.info("learning anew: the sessions are others than those it began with")
         checkpoint.unlink(missing_ok=True)
         write_whole(told, json.dumps({"of": of}).encode())
     elif "learned" in known and model.exists():
@@ -175,8 +180,6 @@ def learn(config: WarmStartConfig, documents: Sequence[Document], directory: Pat
     decoder, tokenizer = load_checkpoint(config.model)
     sources = {"sessions": ShuffledSource(documents, config.seed)}
     run = pretrain(training, sources, directory, resume=checkpoint.exists(), decoder=decoder)
-    if run.tokens < run.total_tokens:
-        raise KeyboardInterrupt
     round_to_bf16(run.decoder)
     save_checkpoint(run.decoder, model, tokenizer, like=config.model)
     last = json.loads((directory / "log.jsonl").read_text().splitlines()[-1])

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 
 from etude.config import Config
 from etude.durable import append_whole, write_whole
-from etude.errors import CheckpointError, ConfigError
+from etude.errors import CheckpointError, ConfigError, Interrupted, Terminated
 from etude.kernels.choice import of_process, trained_in_bf16
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
@@ -189,9 +189,9 @@ def pretrain(
     decoder: Decoder | None = None,
     held_out: Mapping[str, Sequence[Document]] | None = None,
 ) -> Midtraining:
-    """Run to the end of the last stage, logging to `log.jsonl`; SIGINT and SIGTERM save and return early. A `decoder`
-    is trained on instead of a new one; what is `held_out` is measured before the first step, with every checkpoint and
-    after the last step.
+    """Run to the end of the last stage, logging to `log.jsonl`. A `decoder` is trained on instead of a new one; what is
+    `held_out` is measured before the first step, with every checkpoint and after the last step. Raises Interrupted or
+    Terminated where a signal asked it to stop, once all is saved.
     """
     torch.set_num_threads(config.threads)
     keep_large_arrays()  # no engine beside it needs the memory
@@ -202,6 +202,7 @@ def pretrain(
     if resume:
         run.load(checkpoint)
         cut_log(log, run.step_count)
+        logger.info("going on", step=run.step_count, tokens=run.tokens)
     else:
         write_whole(log, b"")
     cpu, said = time.process_time(), -math.inf
@@ -220,6 +221,10 @@ def pretrain(
             if saves:
                 run.save(checkpoint)
     run.save(checkpoint)
+    if stop and run.tokens < run.total_tokens:
+        raise (Terminated if stop[0] == signal.SIGTERM else Interrupted)(
+            f"step {run.step_count} is saved in {directory}; the same command goes on with it"
+        )
     return run
 
 

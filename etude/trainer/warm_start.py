@@ -29,7 +29,6 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from etude.config import Config
 from etude.environments.backends import BackendConfig, open_backend
 from etude.environments.namespace import NamespaceConfig
-from etude.errors import Interrupted
 from etude.harness.config import HarnessConfig
 from etude.models.chat import ChatRenderer, open_chat
 from etude.models.files import hashes_of
@@ -155,18 +154,15 @@ def make_warm_start(config: WarmStartConfig, directory: Path) -> Made:
     """Have sessions played, train on them, and save the model to `directory`/model; returns the counters."""
     model_at(config.model)
     torch.set_num_threads(config.threads)
-    try:
-        if isinstance(config.source, RejectionSource):
-            return RejectionStart(config, config.source, directory).made()
-        if isinstance(config.source, HunterSource):
-            return HunterStart(config, config.source, directory).made()
-        if isinstance(config.source, TeacherSource):
-            return TeacherStart(config, config.source, directory).made()
-        if isinstance(config.source, DistillationSource):
-            return DistillationStart(config, config.source, directory).made()
-        return _imitated(config, directory)
-    except KeyboardInterrupt:
-        raise Interrupted(f"what was done is in {directory}; the same command goes on with it") from None
+    if isinstance(config.source, RejectionSource):
+        return RejectionStart(config, config.source, directory).made()
+    if isinstance(config.source, HunterSource):
+        return HunterStart(config, config.source, directory).made()
+    if isinstance(config.source, TeacherSource):
+        return TeacherStart(config, config.source, directory).made()
+    if isinstance(config.source, DistillationSource):
+        return DistillationStart(config, config.source, directory).made()
+    return _imitated(config, directory)
 
 
 def demonstrated(config: WarmStartConfig) -> list[Task]:

@@ -92,6 +92,13 @@ def test_a_checkpoint_that_names_no_tokenizer_class_is_read_as_it_stands():
     assert parity is not None and parity.ok and parity.same_prompts == 20
 
 
+def test_a_template_that_no_server_takes_is_no_base_model(tmp_path):
+    model = Path(shutil.copytree(shipped_model(), tmp_path / "model"))
+    (model / "chat_template.jinja").write_text("{% for message in messages %}")
+    with pytest.raises(CheckpointError, match="no Jinja template"):
+        check(model, **FEW)
+
+
 def test_logits_that_are_no_numbers_are_never_the_same(tmp_path):
     decoder, tokenizer = load_checkpoint(shipped_model())
     decoder.norm.weight.data.fill_(torch.nan)

@@ -161,3 +161,12 @@ def test_a_worktree_whose_head_says_nothing_is_one_clear_error(tmp_path: Path, w
     subprocess.run(["rm", "-rf", head], check=True)
     head.write_bytes(whole)
     assert run_git_now("rev-parse", "--verify", "HEAD", at=GitContext(git_dir=aside.git_dir)).code == 0
+
+
+def test_a_history_without_commits_or_without_the_named_one_is_told_by_its_own_path(outer: Path) -> None:
+    (outer / "empty").mkdir()
+    git(outer / "empty", "init", "-q")
+    with pytest.raises(ConfigError, match=f"^{outer}/empty: it has no commits yet"):
+        History(outer / "empty").head("HEAD")
+    with pytest.raises(ConfigError, match=f"^{outer}/full: no revision 'nope' is in it"):
+        History(made(outer / "full")).head("nope")

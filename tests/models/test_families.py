@@ -215,6 +215,11 @@ WRONG = [
     ("qwen3", {"hidden_size": "wide"}, "hidden_size is 'wide'; it must be a whole number"),
     ("qwen3", {"num_key_value_heads": 3}, "kv_heads"),
     ("qwen3", {"intermediate_size": None}, "intermediate_size is missing"),
+    (
+        "llama",
+        {"rms_norm_eps": None, "rms_norm_epz": 1e-6},
+        "rms_norm_eps is missing; is rms_norm_epz meant",
+    ),
     ("qwen3", {"num_attention_heads": 8}, "proj.weight has shape"),
     ("qwen3", {"rope_parameters": {"rope_type": "longrope"}}, "longrope"),
     ("qwen3", {"rope_parameters": {**YARN, "mystery": 1}}, "rope_parameters.mystery is unknown"),

@@ -131,6 +131,32 @@ def test_what_is_there_already_is_never_written_over(tmp_path, capsys):
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
+def test_where_nobody_may_write_is_told_in_one_line(capsys):
+    assert main(["models", "import", str(shipped_model()), "/sys/out"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "not permitted" in said
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"model.safetensors": "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"}, "run `git lfs pull`"),
+        ({"model.safetensors": None, "pytorch_model.bin": "x"}, "Other files than safetensors are not read"),
+        ({"config.json": None, "adapter_config.json": "{}"}, "an adapter without its model"),
+        ({"tokenizer.json": None, "vocab.json": "{}"}, "AutoTokenizer.from_pretrained"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_what_a_download_often_is_instead_is_told(files, said, tmp_path, capsys):
+    publish("qwen3", tmp_path / "theirs")
+    for name, text in files.items():
+        (tmp_path / "theirs" / name).unlink(missing_ok=True)
+        if text is not None:
+            (tmp_path / "theirs" / name).write_text(text)
+    assert main(["models", "import", str(tmp_path / "theirs"), str(tmp_path / "out")]) != 0
+    assert said in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
 def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path):
     with mounted(tmp_path / "disk", "1m") as disk:
         with pytest.raises(CheckpointError, match=r"needs 0\.1 GB in bf16, and there are 0\.0 GB free"):

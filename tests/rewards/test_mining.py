@@ -316,6 +316,8 @@ def candidate(message, before=CART, after=MENDED):
 def test_without_an_issue_the_commit_speaks():
     said = instruction_of(candidate(STORY[2][0]))
     assert said == "Totals must not fall below zero. A discount may be larger than the price.\n"
+    assert instruction_of(candidate("#376: Handle a discount of None")) == "Handle a discount of None.\n"
+    assert instruction_of(candidate("Fixes #3, #4: handle None in totals")) == "handle None in totals.\n"
     telling = Issue(number=1, title="Use max(0, sum(prices) - discount) please", body="x")
     assert instruction_of(candidate(STORY[2][0]), telling) == said
     assert isinstance(instruction_of(candidate("wip")), Rejected)

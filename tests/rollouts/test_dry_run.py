@@ -11,7 +11,7 @@ import pytest
 
 from etude.cli.main import main
 from etude.config import load_recipe
-from etude.errors import ConfigError
+from etude.errors import ConfigError, Exit
 from etude.rollouts.config import RunConfig
 from etude.rollouts.plan.dry_run import dry_run
 from etude.rollouts.plan.dry_run_lines import lines_of
@@ -112,6 +112,16 @@ def test_every_other_recipe_of_a_run_is_rehearsed_too(recipe, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["fault"] is None and found["tokens_per_s"] > 0 and found["bytes"]["in_pieces"]["masters"] > 0
     assert sorted(ROOT.glob("runs/*")) == before
+
+
+def test_what_a_run_would_not_find_is_told_and_what_it_needs_first_is_asked_for_first(capsys):
+    sets = ("model.path=models/etude-tiny", "trainer.lora={ attention = 8 }")
+    made = [word for each in (*sets, 'rollouts.tasks=["recipes/planted", "tasks/nowhere"]') for word in ("--set", each)]
+    main(["train", "recipes/agent.toml", "--dry-run", *made])
+    absent = "not there yet, and a run needs it: tasks/nowhere, runs/agent-judge.token"
+    assert capsys.readouterr().out.strip().endswith(absent)
+    assert main(["train", "recipes/agent.toml", "--out", "/nowhere/run", "--unsupervised", *made]) == Exit.BAD_INPUT
+    assert "endpoint.key_file: runs/agent-judge.token cannot be read" in capsys.readouterr().err
 
 
 def test_no_recipe_of_a_run_is_left_out():

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from etude.cli.main import main
 from etude.config import load_recipe
-from etude.errors import ConfigError
+from etude.errors import ConfigError, Terminated
 from etude.models.checkpoint import load_checkpoint
 from etude.tasks.expert import ExpertConfig
 from etude.tasks.harbor import write_task
@@ -82,7 +82,7 @@ def test_a_training_that_is_stopped_goes_on_and_is_done_once(tmp_path, monkeypat
 
     straight = learn(config, documents, tmp_path / "straight")
     monkeypatch.setattr(Midtraining, "step", stopping)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Terminated, match="is saved in"):
         learn(config, documents, tmp_path / "stopped")
     monkeypatch.setattr(Midtraining, "step", step)
     assert not (tmp_path / "stopped/model").exists()
@@ -94,9 +94,12 @@ def test_a_training_that_is_stopped_goes_on_and_is_done_once(tmp_path, monkeypat
     assert learn(config, documents, tmp_path / "stopped") == again, "without a step"
     assert {path.name for path in (tmp_path / "stopped").iterdir()} == {"learned.json", "log.jsonl", "model"}
     shutil.rmtree(tmp_path / "stopped/model")
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Terminated, match="is saved in"):
         learn(config, documents, tmp_path / "stopped")
-    with pytest.raises(KeyboardInterrupt):
+    longer = config.model_copy(update={"tokens": 4000})
+    with pytest.raises(ConfigError, match="was made with another `stages`"):
+        learn(longer, documents, tmp_path / "stopped")
+    with pytest.raises(Terminated, match="is saved in"):
         learn(config, documents[1:], tmp_path / "stopped")
     lines = [json.loads(line) for line in (tmp_path / "stopped/log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 28)), "of other documents all is learned anew"

@@ -23,7 +23,7 @@ from etude.models import files
 from etude.models.chat import ChatRenderer, open_chat
 from etude.models.chat_template import Message
 from etude.models.decoder import Decoder
-from etude.models.generation import TOKENIZER_CONFIG
+from etude.models.generation import TOKENIZER_CONFIG, read_template
 from etude.models.tokenizer import encode, load_tokenizer
 
 PROMPTS = (
@@ -163,7 +163,10 @@ async def _answers(
 
 
 def _chat(directory: Path) -> ChatRenderer | None:
+    """None for a base model that nobody talks to. A template that does not work is an error, as it is to a server."""
     try:
         return open_chat(directory)
-    except CheckpointError:  # a base model that nobody talks to
+    except CheckpointError:
+        if read_template(directory) is not None:
+            raise
         return None

@@ -316,6 +316,8 @@ def check_scored_whole(prompt_logprobs: int | None, stream: bool) -> None:
 B = TypeVar("B", bound=Body)
 _MEMBER = re.compile(r"^[A-Z]|\[|^(constrained-)?(str|int)$")
 """How pydantic names the members of a union; our fields are in lower case."""
+_MEANT = re.compile(r"less than or equal to 0$|at most 0 items|should be (False|None|null)$")
+"""What it says of a field that may only hold what means nothing."""
 
 
 def parse_body(raw: bytes, schema: type[B]) -> B:
@@ -333,6 +335,8 @@ def _explained(item: Mapping[str, Any]) -> tuple[str, str]:
     path = ".".join(str(part) for part in item["loc"] if not _is_member(part))[:LONGEST_PATH]
     if item["type"] == "extra_forbidden":
         return path, "unknown here; take it out"
+    if _MEANT.search(item["msg"]):
+        return path, "not supported here; leave it out"
     return path, item["msg"]
 
 

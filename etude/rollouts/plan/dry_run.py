@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.engine.config import EngineConfig
@@ -162,6 +163,8 @@ class DryRun:
             found.append(
                 f"this is with torch's kernels, by ETUDE_KERNELS=torch: here a run takes those of {told}{where}"
             )
+        if self.machine.name == HERE and (absent := _absent(self.recipe)):
+            found.append(f"not there yet, and a run needs it: {', '.join(map(str, absent))}")
         return [each for each in found if each]
 
     def as_json(self) -> dict[str, Any]:
@@ -194,6 +197,13 @@ def dry_run(config: RunConfig, machine: Machine) -> DryRun:
     if found.fits:
         return found
     return replace(found, remedy=remedy_of(found, lambda other: _rehearsed(other, machine)))
+
+
+def _absent(config: RunConfig) -> list[Path]:
+    """Of what a recipe names beside its model, which a dry run does not read."""
+    judge = config.rewards.judge
+    key = None if judge is None else judge.endpoint.key_file
+    return [path for path in (*config.rollouts.tasks, *([] if key is None else [key])) if not path.exists()]
 
 
 def _rehearsed(config: RunConfig, machine: Machine) -> DryRun:

@@ -81,7 +81,11 @@ class History:
 
     def head(self, revision: str) -> str:
         """The commit that a revision names. Raises ConfigError when it names none."""
-        return self._git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
+        try:
+            return self._git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
+        except ConfigError:
+            what = "it has no commits yet" if revision == "HEAD" else f"no revision {revision!r} is in it"
+            raise ConfigError(f"{self.path}: {what}; name one with --revision") from None
 
     def commits(self, revision: str, most: int) -> list[Commit]:
         """The newest `most` commits with exactly one parent, newest first."""

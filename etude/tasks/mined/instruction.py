@@ -66,7 +66,7 @@ def _parts(body: str) -> Iterable[str]:
     for part in re.split(r"(^```.*?^```[ ]*$)|\n[ \t]*\n", body, flags=re.M | re.S):
         plain = (part or "").strip()
         if plain and not re.match(r"#+\s[^\n]*$|[-*] \[[ xX]\]|!\[|>\s", plain):
-            words = plain if plain.startswith("```") else _REFERENCE.sub("", plain).strip()
+            words = plain if plain.startswith("```") else _unreferenced(plain)
             if words.startswith("```") or len(words.split()) >= LEAST_WORDS:
                 yield words
 
@@ -124,13 +124,19 @@ class PatchSecrets:
         return ""
 
 
+def _unreferenced(text: str) -> str:
+    """Without references, and without what parted the first of them from the text: `#12: Handle None`."""
+    cut = _REFERENCE.sub("", text).strip()
+    return cut if cut == text.strip() else cut.lstrip(":;,. ")
+
+
 def _sentences(message: str) -> Iterable[str]:
     """The title, and then sentence for sentence, without what belongs to the commit and not to the request."""
     lines = []
     for line in message.strip().splitlines():
         if _TRAILER.match(line.strip()) or line.startswith(("    ", "\t", "diff --git", "+++ ", "--- ", "@@ ")):
             continue
-        line = _REFERENCE.sub("", line).strip()
+        line = _unreferenced(line)
         lines.append(re.sub(r"^(?:feat|fix|perf|refactor|chore|test)(?:\([\w./-]+\))?!?:\s*", "", line))
     title, _, rest = "\n".join(lines).strip().partition("\n")
     yield title
