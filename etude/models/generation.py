@@ -39,6 +39,12 @@ class Generation:
     sampling: Mapping[str, float] = field(default_factory=dict)
     unfollowed: Mapping[str, float | str] = field(default_factory=dict)
 
+    def remarks(self) -> list[str]:
+        return [
+            f"generation_config.json asks for {key} = {value}, which is not followed"
+            for key, value in self.unfollowed.items()
+        ]
+
 
 def read_generation(directory: Path, tokenizer: Tokenizer) -> Generation:
     """Of a checkpoint. Raises CheckpointError naming a file or key that makes no sense."""

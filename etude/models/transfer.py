@@ -34,6 +34,7 @@ from etude.models.generation import (
     TEMPLATE,
     TOKENIZER_CONFIG,
     copy_companions,
+    read_generation,
     read_template,
 )  # fmt: skip
 from etude.models.gguf.layouts import Layout
@@ -225,12 +226,12 @@ def _complete(directory: Path, model: _Origin) -> tuple[str, ...]:
         },
         GENERATION: {"eos_token_id": [chat.end_id, *sorted(chat.stop_ids - {chat.end_id})]},
     }
-    remarks: tuple[str, ...] = ()
+    remarks = tuple(read_generation(directory, model.tokenizer).remarks())
     if read_template(directory) is None:
         (directory / TEMPLATE).write_text(OURS)
         if model.tokenizer.token_to_id(START) is None:
             said = f"it has no chat template, and none of its tokens is the {START} of Etude's own, which is put in"
-            remarks = (
+            remarks += (
                 f"{said}: it will read that as plain text; fine-tune it on sessions before it is asked anything",
             )
     for name, keys in made.items():

@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import structlog
 import torch
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -47,6 +48,9 @@ from etude.trainer.on_policy import DistillationSource, DistillationStart
 from etude.trainer.rejection import RejectionSource, RejectionStart
 from etude.trainer.teacher import TeacherSource, TeacherStart
 
+log = structlog.get_logger()
+_TOLD_EVERY = 50
+"""Sessions."""
 LIMITS = Limits(max_turns=32, max_context_tokens=8192, max_sampled_tokens=4096)
 """Of demonstrations on the ladder."""
 
@@ -186,7 +190,11 @@ async def _recorded(config: WarmStartConfig, chat: ChatRenderer) -> list[Documen
             demonstrated(config), backend, chat, config.source, config.harness, seed=config.seed,
             concurrency=config.concurrency,
         )  # fmt: skip
-        by_task = {task.id: result.segments async for task, result in played}
+        by_task = {}
+        async for task, result in played:
+            by_task[task.id] = result.segments
+            if len(by_task) % _TOLD_EVERY == 0:
+                log.info("recording", sessions=len(by_task), of=config.sessions)
     finally:
         await backend.close()
     # sessions come in the order they ended, which is not the seed's

@@ -227,6 +227,13 @@ def test_tokens_without_a_row_of_the_embeddings_are_a_remark(tmp_path):
     assert "'more\\n2' (1026) and 2 more; " in remark
 
 
+def test_an_end_of_text_that_no_token_is_is_a_remark(tmp_path):
+    shutil.copytree(shipped_model(), tmp_path / "theirs")
+    (tmp_path / "theirs" / "generation_config.json").write_text('{"eos_token_id": 99999}')
+    said = " ".join(import_model(tmp_path / "theirs", tmp_path / "out").remarks)
+    assert "eos_token_id = 99999 (no tokens of tokenizer.json), which is not followed" in said
+
+
 def test_weights_that_are_no_numbers_are_not_taken(tmp_path):
     publish("qwen3", tmp_path / "theirs")
     stored = tensors(tmp_path / "theirs")

@@ -127,8 +127,7 @@ def remarks(service: Service) -> list[str]:
     cache = service.engine.cache
     size = (cache.keys.nbytes + cache.values.nbytes) / 2**30
     said = [f"its cache holds {cache.positions:,} positions, {size:.2f} GiB (engine.cache_tokens)"]
-    for key, value in service.generation.unfollowed.items():
-        said.append(f"generation_config.json asks for {key} = {value}, which is not followed")
+    said += service.generation.remarks()
     return said
 
 

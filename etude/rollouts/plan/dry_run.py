@@ -208,9 +208,10 @@ def _absent(config: RunConfig) -> list[Path]:
 
 def _rehearsed(config: RunConfig, machine: Machine) -> DryRun:
     from etude.models.checkpoint import shape_of
+    from etude.models.shipped import model_at
     from etude.trainer.mesh.rehearsal import rehearse
 
-    model = shape_of(config.model.path)
+    model = shape_of(model_at(config.model.path))
     return DryRun(config, model, machine, rehearse(config.trainer, model), _engines(config, model, machine))
 
 
