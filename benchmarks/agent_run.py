@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/whole"), help="directory of all that is made")
     parser.add_argument("--repository", action="append", default=[], help="mine tasks of this one, too")
-    parser.add_argument("--exam", type=int, default=8, metavar="N", help="mined tasks of each repository in the exam")
+    parser.add_argument("--exam", type=int, default=5, metavar="N", help="mined tasks of each repository in the exam")
     parser.add_argument("--train", type=int, default=0, metavar="N", help="mined tasks of each to train on (0: all)")
     parser.add_argument("--practice", type=int, default=32, metavar="N", help="generated tasks to practise on")
     parser.add_argument("--attempts", type=int, default=1, metavar="N", help="of each task of the exam")

@@ -43,7 +43,7 @@ _FROM_USAGE = (
 _FROM_ENGINE = (
     "session_cache_tokens", "prefix_hit_tokens", "decode_tokens", "prefill_tokens", "swaps", "in_flight_swaps",
     "low_precision_rows_sampled", "checks", "checks_of_the_step", "routed_positions",
-    "engines_borrowed",
+    "engines_borrowed", "guessed_tokens", "guessed_right", "further_right",
 )  # fmt: skip
 
 

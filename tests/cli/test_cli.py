@@ -69,7 +69,7 @@ def test_a_word_that_is_none_is_answered_with_the_nearest(arguments, said, capsy
         (
             ["pretrain", "recipes/realcode-start.toml", "--set", "model=models/none"],
             42,
-            "there is no directory models/none; give one that holds config.json and model.safetensors: `etude models",
+            "there is no directory models/none; give one that holds config.json and model.safetensors, as `etude",
         ),
         (["weights", "log", "/nonexistent/store"], 1, "/nonexistent/store"),
         (["config", "recipes/quickstart.toml", "--set", "groups.sise="], 42, "groups.sise: unknown key"),

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from etude.engine.config import EngineConfig
+from etude.engine.foreign.config import SglangConfig, VllmConfig
 from etude.rollouts.lines import append, rows
 from etude.rollouts.stats import RunStats
 
@@ -21,3 +23,11 @@ def test_what_was_cut_is_passed_over_and_what_follows_is_whole(tmp_path, torn):
     stats.write("evaluation", {"label": "base"})
     assert [json.loads(line)["kind"] for line in path.read_text().splitlines()][-1] == "evaluation"
     assert rows(tmp_path / "nowhere") == []
+
+
+def test_what_an_engine_must_have_done_in_a_run_is_counted(tmp_path):
+    foreign = [kind(urls=("http://127.0.0.1:1",), weights_dir=tmp_path) for kind in (VllmConfig, SglangConfig)]
+    engines = [EngineConfig(lookup_tokens=1, further_tokens=1), *foreign]
+    names = {name for engine in engines for name in engine.features}
+    counted = RunStats(tmp_path / "metrics.jsonl").counted(dict.fromkeys(names, 3))
+    assert {name: counted.get(name) for name in names} == dict.fromkeys(names, 3)

@@ -50,7 +50,7 @@ _INLINE = {"node", "deno", "bun", "perl", "ruby", "php", "lua"}
 _BREAKERS = {"nsenter", "unshare", "umount", "chroot", "capsh", "insmod", "modprobe", "pivot_root", "setpriv"}
 _PROGRAMS = re.compile(r"(^|/)(python[\d.]*|pytest|py\.test|tox|make|sh|bash|diff|unittest)$")
 _FALSE_PROGRAM = "a false program"
-_MADE_TO_RUN = re.compile(r"\b(chmod|umask|install|PATH)\b")
+_MADE_TO_RUN = re.compile(r"\b(chmod|umask|PATH)\b|\binstall[ \t]+\S+[ \t]+\S")
 _PRELOAD = re.compile(r"faketime", re.IGNORECASE)
 
 

@@ -82,8 +82,8 @@ def _renamed(function: ast.AST, new: Collection[ast.FunctionDef | ast.AsyncFunct
 
 
 def _written_over(workspace: Workspace, path: str) -> bool:
-    """Whether a file has nothing but `import …` any more. A weak model writes a line of what it would try over the file,
-    and then whatever is tested fails; who takes one function away keeps the others."""
+    """Whether a file has nothing but `import …` any more. A weak model writes a line of what it would try over it, and
+    then whatever is tested fails; who takes one function away keeps the others."""
     module = Module.parse(path, workspace.text(path) or "")
     body = module.tree.body if module else []
     return bool(body) and all(isinstance(each, ast.Import) for each in body)
