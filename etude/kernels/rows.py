@@ -25,7 +25,7 @@ Panels = npt.NDArray[np.float32] | npt.NDArray[np.uint16]
 PANEL = LANES * VECTORS
 """Columns that lie together in packed weights."""
 DEPTH = 4 * TERMS
-"""Rows of a panel that are at work at once: they stay in a near cache, and whole TERMS, so that they change no bit."""
+"""Rows of a panel that are widened at once: they stay in a near cache, and are whole TERMS, so they change no bit."""
 BLOCK = 16 * ROWS
 """Rows that go through a panel before its next part does."""
 FEW = 4 * ROWS
@@ -54,9 +54,10 @@ def times_panels(x, x_at, x_row, rows, panels, b, depth, aside, out, out_at, out
     for p in range(panels.shape[1]):
         columns = min(PANEL, width - p * PANEL)
         vectors = (columns + LANES - 1) // LANES
-        for k in range(0, depth, DEPTH):
-            some, at = min(DEPTH, depth - k), ((b * panels.shape[1] + p) * depth + k) * PANEL
-            direct = rows <= FEW or columns % LANES > 0
+        direct = rows <= FEW or columns % LANES > 0
+        together = depth if direct else DEPTH
+        for k in range(0, depth, together):
+            some, at = min(together, depth - k), ((b * panels.shape[1] + p) * depth + k) * PANEL
             if not direct:
                 for i in range(0, some * PANEL, LANES):
                     store(load(panels, at + i), aside, i)
