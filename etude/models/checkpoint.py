@@ -39,7 +39,6 @@ from etude.models.tokenizer import load_tokenizer, save_tokenizer
 FAMILIES = (QWEN3, QWEN3_MOE, DEEPSEEK_V3, LLAMA, MISTRAL, QWEN2)
 MOST_TENSORS, MOST_FILES = 200_000, 10_000
 """Twice what the largest models have, and far more files: each is looked at before anything is made."""
-_POINTER = b"version https://git-lfs"
 _DTYPES = {"F64", "F32", "F16", "BF16"}
 
 
@@ -265,7 +264,7 @@ def _readable(path: Path) -> Generator[None]:
     try:
         yield
     except (SafetensorError, OSError) as error:
-        if path.is_file() and path.stat().st_size < 1024 and path.read_bytes().startswith(_POINTER):
+        if files.is_pointer(path):
             raise CheckpointError(f"{path}: only names a file in Git LFS; run `git lfs pull` in the clone") from None
         raise CheckpointError(f"{path}: cannot be read ({error}); download or export it again") from None
 

@@ -26,6 +26,7 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 SMALL, LARGE = 16 << 20, 256 << 20
 """Bytes of most files, and of those that grow with a vocabulary or with the number of tensors."""
 _AGAIN = "copy it anew from the model's source"
+_POINTER_BYTES = 1024
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
@@ -87,6 +88,13 @@ def read(directory: Path, name: str, most_bytes: int = SMALL) -> bytes | None:
         return None
     with _readable(directory / name):
         return beneath.read(real.parent, real.name, most_bytes)
+
+
+def is_pointer(path: Path) -> bool:
+    """Whether a file only names one that Git LFS keeps elsewhere."""
+    if not is_file(path) or path.stat().st_size > _POINTER_BYTES:
+        return False
+    return (read(path.parent, path.name) or b"").startswith(b"version https://git-lfs")
 
 
 def read_text(directory: Path, name: str) -> str | None:
