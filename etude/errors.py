@@ -27,6 +27,7 @@ to do about it. Never used for control flow, and never for a failing task: a fai
 
 from __future__ import annotations
 
+import signal
 from enum import IntEnum
 
 
@@ -137,6 +138,11 @@ class Interrupted(EtudeError):
 
 class Terminated(Interrupted):
     """SIGTERM asked to stop."""
+
+
+def stopped_by(number: int, said: str) -> Interrupted:
+    """The error of a process that a signal asked to stop."""
+    return (Terminated if number == signal.SIGTERM else Interrupted)(said)
 
 
 class AccountingError(EtudeError):

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     schema, make = kinds.get(_kind(options.recipe), (BaseConfig, make_base_model))
     out = options.out or Path("runs", options.recipe.stem)
     config = load_recipe(options.recipe, schema, options.set)
-    with stoppable(f"what was done is in {out}; the same command goes on with it"), alone(out):
+    with stoppable(f"what was saved stays in {out}; the same command goes on from there"), alone(out):
         made = make(config, out)
     say(json.dumps(made, default=float))
     return 0

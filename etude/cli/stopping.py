@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
-from etude.errors import Interrupted, Terminated
+from etude.errors import Interrupted, stopped_by
 
 _ASKING = (signal.SIGINT, signal.SIGTERM)
 _EARLY = "stopped while it started, and nothing is lost; the same command starts it again"
@@ -43,7 +43,7 @@ class _Told:
             raise KeyboardInterrupt
 
     def error(self, said: str) -> Interrupted:
-        return (Terminated if self.first == signal.SIGTERM else Interrupted)(said)
+        return stopped_by(self.first or signal.SIGINT, said)
 
 
 class _Loop(asyncio.SelectorEventLoop):

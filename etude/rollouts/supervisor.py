@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 
 from etude.deadlines import scaled
-from etude.errors import DeadlineExceeded, EtudeError, Exit, Interrupted, Terminated
+from etude.errors import DeadlineExceeded, EtudeError, Exit, Interrupted, stopped_by
 from etude.plain import say
 from etude.rollouts.faults import BUSY, Restarts
 from etude.rollouts.live import SOCKET, ask
@@ -189,7 +189,7 @@ class Supervisor:
 
     def _interrupted(self) -> Interrupted:
         what = "what is saved stays so: go on with --resume" if self.begun.exists() else "nothing had begun"
-        return (Terminated if self.stopped == signal.SIGTERM else Interrupted)(f"ended at once, as {self.cut}; {what}")
+        return stopped_by(self.stopped or signal.SIGINT, f"ended at once, as {self.cut}; {what}")
 
     def _hangs(self, pid: int) -> bool:
         """Look at it once. It is asked from when it has opened its socket; what is counted is how often it did not

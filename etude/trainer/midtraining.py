@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 
 from etude.config import Config
 from etude.durable import append_whole, write_whole
-from etude.errors import CheckpointError, ConfigError, Interrupted, Terminated
+from etude.errors import CheckpointError, ConfigError, stopped_by
 from etude.kernels.choice import of_process, trained_in_bf16
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
@@ -222,9 +222,7 @@ def pretrain(
                 run.save(checkpoint)
     run.save(checkpoint)
     if stop and run.tokens < run.total_tokens:
-        raise (Terminated if stop[0] == signal.SIGTERM else Interrupted)(
-            f"step {run.step_count} is saved in {directory}; the same command goes on with it"
-        )
+        raise stopped_by(stop[0], f"step {run.step_count} is saved in {directory}; the same command goes on with it")
     return run
 
 
