@@ -140,7 +140,8 @@ def _model(source: ModelSource) -> tuple[ModelConfig, Chat]:
         chat = open_chat(source.path)  # a template that cannot be trained with is refused before anything starts
     except CheckpointError as error:
         raise ConfigError(
-            f"{error} (model.path is {source.path}; relative paths start where the command is run)"
+            f"{error} (model.path is {source.path}: --set model.path=DIRECTORY names another; "
+            "relative paths start where the command is run)"
         ) from None
     require_expert_format(shape, source.expert_format)
     return shape, chat

@@ -80,7 +80,7 @@ def test_what_is_not_there_is_bad_input(words, tmp_path, monkeypatch, capfd):
 def test_a_recipe_with_a_wrong_model_is_bad_input(tmp_path, capfd):
     words = ["train", str(ROOT / "recipes/quickstart.toml"), "--out", str(tmp_path / "run"), "--unsupervised"]
     assert main([*words, "--set", "model.path=nowhere"]) == Exit.BAD_INPUT
-    assert "(model.path is nowhere; relative paths start where the command is run)" in capfd.readouterr().err
+    assert "(model.path is nowhere: --set model.path=DIRECTORY names another; relative paths" in capfd.readouterr().err
 
 
 def test_a_prompt_without_a_directory_is_bad_input(capfd):
