@@ -41,8 +41,8 @@ from etude.models.chat import open_chat
 from etude.models.checkpoint import load_checkpoint
 from etude.tasks.expert import CLEAN
 from etude.trainer.base_model import BaseConfig
-from etude.trainer.demonstrations import record
-from etude.trainer.documents import Document, document_of, read_documents, write_documents
+from etude.trainer.demonstrations import recorded
+from etude.trainer.documents import Document, read_documents, write_documents
 from etude.trainer.supervised import nll
 
 FIRST = 30_000
@@ -92,11 +92,9 @@ async def _recorded(model: Path, per_rung: int) -> list[Document]:
     backend = open_backend()
     tasks = [each for each in development_tasks(FIRST, per_rung, real=False) if each.split == "eval"]
     try:
-        played = record(tasks, backend, open_chat(model), CLEAN, recipe().harness, seed=0)
-        sessions = {task.id: result.segments async for task, result in played}
+        return await recorded(tasks, backend, open_chat(model), CLEAN, recipe().harness, seed=0)
     finally:
         await backend.close()
-    return [document_of(segment) for name in sorted(sessions) for segment in sessions[name]]
 
 
 def before(name: str, base: Path, documents: Sequence[Document], per_rung: int) -> dict[str, Any]:

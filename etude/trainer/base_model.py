@@ -13,7 +13,6 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-import structlog
 from tokenizers import Tokenizer
 
 from etude.config import Config
@@ -31,21 +30,17 @@ from etude.tasks.drills import drill
 from etude.tasks.expert import NOISY, ExpertConfig
 from etude.tasks.ladder import CHECK, RUNGS, ladder_task
 from etude.tasks.words import TRAIN_WORDS
-from etude.trainer.demonstrations import record
+from etude.trainer.demonstrations import recorded
 from etude.trainer.documents import (
-    Document,
     DrillSource,
     ShuffledSource,
     Source,
-    document_of,
     python_definitions,
     python_documents,
     read_documents,
     write_documents,
 )
 from etude.trainer.midtraining import MidtrainingConfig, pretrain
-
-log = structlog.get_logger()
 
 
 class TokenizerConfig(Config):
@@ -103,8 +98,7 @@ def make_sources(config: BaseConfig, directory: Path, chat: ChatRenderer) -> dic
 async def record_sessions(config: BaseConfig, directory: Path, backend: Backend, chat: ChatRenderer) -> Path:
     """The imperfect expert plays training tasks of all rungs; written to `sessions.npz`."""
     path = directory / "sessions.npz"
-    documents: list[Document] = []
-    played = record(
+    documents = await recorded(
         recording_tasks(config.seed, config.recording.sessions),
         backend,
         chat,
@@ -113,19 +107,15 @@ async def record_sessions(config: BaseConfig, directory: Path, backend: Backend,
         seed=config.seed,
         concurrency=config.recording.concurrency,
     )
-    async for _, result in played:
-        documents += [document_of(segment) for segment in result.segments]
-        if len(documents) % 1000 == 0:
-            log.info("recording", sessions=len(documents), of=config.recording.sessions)
-    random.Random(config.seed).shuffle(documents)  # they come in the order they ended, which is not the seed's
+    random.Random(config.seed).shuffle(documents)
     await asyncio.to_thread(write_documents, path, documents)
     return path
 
 
-def recording_tasks(seed: int, count: int) -> Iterator[Task]:
+def recording_tasks(seed: int, count: int) -> list[Task]:
     """Training tasks, rungs in turn; indices far from those reinforcement learning draws."""
     rungs = itertools.cycle(RUNGS)
-    return (ladder_task(next(rungs), "train", 10_000_000 + seed * 1_000_000 + index) for index in range(count))
+    return [ladder_task(next(rungs), "train", 10_000_000 + seed * 1_000_000 + index) for index in range(count)]
 
 
 def make_base_model(config: BaseConfig, directory: Path) -> dict[str, float | str]:

@@ -1,14 +1,16 @@
 """Demonstrations for mid-training and for the fine-tuning control: sessions recorded for real.
 
-Owns `play_script`, by which a script plays a task through the real harness in a sandbox of its own, and `record`, by
-which an expert of the ladder or of the trail plays many. Never invents an observation for a session: what the tools
-said is what the tools said.
+Owns `play_script`, by which a script plays a task through the real harness in a sandbox of its own, `record`, by
+which an expert of the ladder or of the trail plays many, and `recorded`, what a model reads of those. Never invents
+an observation for a session: what the tools said is what the tools said.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+import structlog
 
 from etude.environments.base import Backend, SandboxSpec
 from etude.harness.config import HarnessConfig
@@ -20,6 +22,9 @@ from etude.records import Task
 from etude.tasks.expert import Expert, ExpertConfig
 from etude.tasks.trail_expert import TrailExpert, TrailExpertConfig
 from etude.trainer.attempts import as_they_end
+from etude.trainer.documents import Document, document_of
+
+log = structlog.get_logger()
 
 
 async def record(
@@ -43,6 +48,27 @@ async def record(
     async with contextlib.aclosing(played) as sessions:
         async for session in sessions:
             yield session
+
+
+async def recorded(
+    tasks: Sequence[Task],
+    backend: Backend,
+    chat: Chat,
+    expert: ExpertConfig | TrailExpertConfig,
+    harness: HarnessConfig,
+    *,
+    seed: int,
+    concurrency: int = 16,
+) -> list[Document]:
+    """One document a segment of what `record` yields. They are in the order of the tasks' ids, which is the seed's:
+    the order in which sessions end is the machine's. How far it is, the log says at every twentieth part.
+    """
+    by_task = {}
+    async for task, result in record(tasks, backend, chat, expert, harness, seed=seed, concurrency=concurrency):
+        by_task[task.id] = [document_of(segment) for segment in result.segments]
+        if len(by_task) % max(1, len(tasks) // 20) == 0:
+            log.info("recording", sessions=len(by_task), of=len(tasks))
+    return [document for name in sorted(by_task) for document in by_task[name]]
 
 
 async def play_script(

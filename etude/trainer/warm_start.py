@@ -23,7 +23,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import structlog
 import torch
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -40,17 +39,14 @@ from etude.tasks.expert import ExpertConfig
 from etude.tasks.limits import LimitsConfig
 from etude.tasks.trail_expert import TrailExpertConfig
 from etude.trainer.config import Frozen, OptimizerConfig
-from etude.trainer.demonstrations import record
-from etude.trainer.documents import Document, document_of
+from etude.trainer.demonstrations import recorded
+from etude.trainer.documents import Document
 from etude.trainer.hunting import HunterSource, HunterStart
 from etude.trainer.lessons import Made, Tasks, learn
 from etude.trainer.on_policy import DistillationSource, DistillationStart
 from etude.trainer.rejection import RejectionSource, RejectionStart
 from etude.trainer.teacher import TeacherSource, TeacherStart
 
-log = structlog.get_logger()
-_TOLD_EVERY = 50
-"""Sessions."""
 LIMITS = Limits(max_turns=32, max_context_tokens=8192, max_sampled_tokens=4096)
 """Of demonstrations on the ladder."""
 
@@ -186,16 +182,9 @@ async def _recorded(config: WarmStartConfig, chat: ChatRenderer) -> list[Documen
     assert isinstance(config.source, ExpertSource | LadderExpertSource)
     backend = open_backend(config.environment)
     try:
-        played = record(
+        return await recorded(
             demonstrated(config), backend, chat, config.source, config.harness, seed=config.seed,
             concurrency=config.concurrency,
         )  # fmt: skip
-        by_task = {}
-        async for task, result in played:
-            by_task[task.id] = result.segments
-            if len(by_task) % _TOLD_EVERY == 0:
-                log.info("recording", sessions=len(by_task), of=config.sessions)
     finally:
         await backend.close()
-    # sessions come in the order they ended, which is not the seed's
-    return [document_of(segment) for name in sorted(by_task) for segment in by_task[name]]

@@ -13,7 +13,19 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from etude.engine.server.bodies import BareSchema, Body, Common, Function, Many, NamedFunction, StopText, type_of
+from etude.engine.server.bodies import (
+    BareSchema,
+    Body,
+    Common,
+    Function,
+    Many,
+    NamedFunction,
+    No,
+    NoItems,
+    Null,
+    StopText,
+    type_of,
+)
 from etude.engine.server.calls import CallPiece, Event, Words
 from etude.engine.server.errors import bad
 from etude.engine.server.inert import Ignored, Inert
@@ -30,7 +42,7 @@ class Block(Body):
 class TextBlock(Block):
     type: Literal["text"]
     text: str
-    citations: Annotated[Many[Any], Field(max_length=0)] | None = None
+    citations: NoItems | None = None
 
 
 class CallBlock(Block):
@@ -92,7 +104,7 @@ class Tool(Block):
     strict: bool | None = None
     eager_input_streaming: Ignored = None
     """Arguments are always streamed as they are written."""
-    defer_loading: Literal[False] | None = None
+    defer_loading: No | None = None
     allowed_callers: Many[Literal["direct"]] | None = None
 
 
@@ -183,8 +195,8 @@ class MessagesBody(Common, Conversation):
     metadata: Ignored = None
     service_tier: Ignored = None
     inference_geo: Ignored = None
-    container: None = None
-    mcp_servers: Annotated[Many[Any], Field(max_length=0)] | None = None
+    container: Null = None
+    mcp_servers: NoItems | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:

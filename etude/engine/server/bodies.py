@@ -18,9 +18,11 @@ from pydantic import (
     StrictInt,
     StrictStr,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     model_validator,
 )
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from etude.config import Config
 from etude.engine.server.errors import ApiError, bad
@@ -34,7 +36,22 @@ Many = Annotated[list[T], Field(fail_fast=True)]
 """A list, of whose wrong members the first is told: to tell of a million takes minutes, and gigabytes."""
 TokenIds = Annotated[Many[TokenId], Field(min_length=1)]
 _NULL, _TOLD = {"type": "null"}, ("title", "description", "default")
-Zero = Annotated[float, Field(ge=0, le=0)]
+
+
+def _or_unsupported(given: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return read(given)
+    except ValidationError:
+        raise PydanticCustomError("unsupported", "not supported here; leave it out") from None
+
+
+UNSUPPORTED = WrapValidator(_or_unsupported)
+"""Marks a field that may only hold what means nothing."""
+Zero = Annotated[float, Field(ge=0, le=0), UNSUPPORTED]
+No = Annotated[Literal[False], UNSUPPORTED]
+Null = Annotated[None, UNSUPPORTED]
+NoItems = Annotated[Many[Any], Field(max_length=0), UNSUPPORTED]
+NoKeys = Annotated[dict[str, Any], Field(max_length=0), UNSUPPORTED]
 MostLikely = Annotated[StrictInt, Field(ge=0, le=20)]
 """How many of the most likely tokens are told."""
 StopText = Annotated[StrictStr, Field(min_length=1, max_length=200)]
@@ -117,7 +134,7 @@ class Neutral(SentAlong):
 
     presence_penalty: Zero | None = None
     frequency_penalty: Zero | None = None
-    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+    logit_bias: NoKeys | None = None
 
 
 class StreamOptions(Body):
@@ -129,8 +146,8 @@ class StreamOptions(Body):
 class TextPart(Body):
     type: Literal["text", "input_text", "output_text"] = "text"
     text: str
-    annotations: Annotated[Many[Any], Field(max_length=0)] | None = None
-    logprobs: Annotated[Many[Any], Field(max_length=0)] | None = None
+    annotations: NoItems | None = None
+    logprobs: NoItems | None = None
     cache_control: Ignored = None
 
 
@@ -158,10 +175,10 @@ class Message(Body):
     name: str | None = None
     tool_calls: Many[MessageCall] | None = None
     tool_call_id: str | None = None
-    refusal: None = None
-    annotations: Annotated[Many[Any], Field(max_length=0)] | None = None
-    audio: None = None
-    function_call: None = None
+    refusal: Null = None
+    annotations: NoItems | None = None
+    audio: Null = None
+    function_call: Null = None
     reasoning_content: Ignored = None
     """What a model thought, in another server's words: ours have no thoughts apart from what they say."""
     reasoning: Ignored = None
@@ -257,7 +274,7 @@ class CompletionBody(Common, Neutral):
     n: int = Field(1, ge=1, le=MOST_CHOICES)
     logprobs: MostLikely | None = None
     prompt_logprobs: MostLikely | None = None
-    echo: Literal[False] | None = None
+    echo: No | None = None
     stream_options: StreamOptions | None = None
     response_format: PlainText | JsonObject | JsonSchema | None = None
 
@@ -316,8 +333,6 @@ def check_scored_whole(prompt_logprobs: int | None, stream: bool) -> None:
 B = TypeVar("B", bound=Body)
 _MEMBER = re.compile(r"^[A-Z]|\[|^(constrained-)?(str|int)$")
 """How pydantic names the members of a union; our fields are in lower case."""
-_MEANT = re.compile(r"less than or equal to 0$|at most 0 items|should be (False|None|null)$")
-"""What it says of a field that may only hold what means nothing."""
 
 
 def parse_body(raw: bytes, schema: type[B]) -> B:
@@ -335,8 +350,6 @@ def _explained(item: Mapping[str, Any]) -> tuple[str, str]:
     path = ".".join(str(part) for part in item["loc"] if not _is_member(part))[:LONGEST_PATH]
     if item["type"] == "extra_forbidden":
         return path, "unknown here; take it out"
-    if _MEANT.search(item["msg"]):
-        return path, "not supported here; leave it out"
     return path, item["msg"]
 
 

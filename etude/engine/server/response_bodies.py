@@ -20,6 +20,8 @@ from etude.engine.server.bodies import (
     JsonObject,
     Many,
     NamedFlatTool,
+    No,
+    Null,
     PlainText,
     SentAlong,
     StreamOptions,
@@ -180,7 +182,7 @@ class ResponsesBody(Common, SentAlong):
     tool_choice: Literal["none", "auto", "required"] | NamedFlatTool | None = None
     parallel_tool_calls: bool = True
     max_output_tokens: int | None = Field(None, ge=1)
-    previous_response_id: None = None
+    previous_response_id: Null = None
     truncation: Literal["disabled"] | None = None
     text: ResponseText | None = None
     reasoning: Ignored = None
@@ -190,4 +192,4 @@ class ResponsesBody(Common, SentAlong):
     """Of tools that the server would run."""
     client_metadata: Ignored = None
     stream_options: StreamOptions | None = None
-    background: Literal[False] | None = None
+    background: No | None = None
