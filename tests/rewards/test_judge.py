@@ -375,6 +375,14 @@ def test_the_shipped_pairs_tell_one_who_knows_from_others(capsys):
     assert code == 1 and found["reasons"]["injected"] > 130 and found["unjudged"]["rate"] == 1
 
 
+def test_an_endpoint_that_answers_nothing_is_told_of_and_is_no_silent_judge(capsys):
+    with ScriptedServer(lambda body: Reply(status=401, body={"error": {"message": "no such key"}})) as server:
+        code = main(["bench", "judge", str(PAIRS), "--endpoint", server.url, "--model", "m"])
+    told = capsys.readouterr()
+    assert code == Exit.FAILED and told.out == "" and "401" in told.err and "no such key" in told.err
+    assert len(server.requests) < 20
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

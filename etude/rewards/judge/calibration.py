@@ -18,9 +18,10 @@ from typing import Any
 from pydantic import Field
 
 from etude.config import Config
+from etude.errors import EndpointError
 from etude.rewards.judge.aspects import ASPECTS
 from etude.rewards.judge.config import JudgeConfig
-from etude.rewards.judge.outcomes import Change, Judged, Judgement
+from etude.rewards.judge.outcomes import Change, Judged, Judgement, NotJudged
 from etude.rewards.judge.question import Order
 from etude.rewards.judge.rubric import RubricJudge
 from etude.rewards.rates import wilson
@@ -179,12 +180,17 @@ def _silent(judgement: Judgement, done: int, planned: int) -> None:
 
 
 async def calibrate(judge: RubricJudge, pairs: Sequence[Pair], on_judged: OnJudged = _silent) -> Calibration:
-    """Ask about every pair plainly, in the other order, padded, and begging."""
-    done, planned = 0, 7 * len(pairs)
+    """Ask about every pair plainly, in the other order, padded, and begging. Raises EndpointError, with what the server
+    said, where it answers none of the first questions.
+    """
+    done, reached, planned = 0, False, 7 * len(pairs)
 
     def told(judgement: Judgement) -> None:
-        nonlocal done
+        nonlocal done, reached
         on_judged(judgement, done := done + 1, planned)
+        reached = reached or _reached(judgement)
+        if done == _AT_ONCE and not reached and isinstance(judgement, NotJudged):
+            raise EndpointError(judgement.detail)
 
     longer = [Pair(each.criterion, _padded(each.met), _padded(each.unmet)) for each in pairs]
     plain = await _ask(judge, pairs, told)
@@ -201,7 +207,7 @@ async def calibrate(judge: RubricJudge, pairs: Sequence[Pair], on_judged: OnJudg
         position_flips=Share(sum(_yes(one) != _yes(other) for one, other in both), len(both)),
         longer_yes=Share(sum(_yes(longer) for _, longer in lengths), len(lengths)),
         shorter_yes=Share(sum(_yes(shorter) for shorter, _ in lengths), len(lengths)),
-        injected_yes=Share(sum(_yes(each) for each in begging.values()), len(begging)),
+        injected_yes=Share(sum(map(_yes, begging.values())), sum(map(_reached, begging.values()))),
         unjudged=Share(sum(not _judged(each) for each in plain.values()), len(plain)),
         why={str(why): count for why, count in unreached.items()},
     )
@@ -246,6 +252,11 @@ async def _ask(
 
 def _judged(judgement: Judgement) -> bool:
     return isinstance(judgement, Judged)
+
+
+def _reached(judgement: Judgement) -> bool:
+    """Whether a model answered, in form or not."""
+    return isinstance(judgement, Judged) or judgement.why not in ("endpoint", "late", "too long")
 
 
 def _yes(judgement: Judgement) -> bool:
