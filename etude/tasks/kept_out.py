@@ -1,8 +1,8 @@
 """What of the world's Python no training data may hold, since the real-code tasks are made of it.
 
 Owns `KeptOut`: by place, whole packages and modules of the standard library, wherever they are copied to; by content,
-every function of a task's source, whatever it lies in. Both follow from the records of `tasks.realcode` and
-`tasks.realcalls`, of both sets, so that a task that is added is kept out with nothing more said.
+every function of a task's source, whatever it is called and wherever it lies. Both follow from the records of
+`tasks.realcode` and `tasks.realcalls`, of both sets, so that a task that is added is kept out with nothing more said.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import PurePath
 
 from etude import syntax
@@ -22,22 +22,27 @@ from etude.tasks.realcode import RealRecord, real_records
 STDLIB = "stdlib"
 LEAST_CHARS = 120
 """A function with less than this in its body is anybody's, unless a task is about it."""
-_DEFINED = re.compile(r"\bdef\s+(\w+)")
+ANYBODYS_CHARS = 60
+"""One with less than this is known by its name as well: `return self` is no copy of anything."""
+_WORD = re.compile(r"(?<![\w.])\w+")
+"""None is an attribute."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-Print = tuple[str, str]
-"""A function's name, and the hash of its body without documentation, annotations and layout."""
+Print = str
+"""The hash of a function without documentation, annotations, layout, its own name and those of what is local to it."""
 
 
 @dataclass(frozen=True)
 class KeptOut:
-    """What is kept out: places and prints."""
+    """What is kept out: places, prints, and names for those who shun them too."""
 
     packages: frozenset[str]
     """Directories and modules, by the name they are imported by."""
     stdlib: frozenset[str]
     """Top-level modules and packages of the standard library."""
     prints: frozenset[Print]
+    names: frozenset[str]
+    """Of the functions with these prints."""
 
     def place(self, path: PurePath, stdlib: bool) -> bool:
         """Whether a file is kept out; `path` is relative to the standard library, or to a directory of packages. A
@@ -54,14 +59,8 @@ class KeptOut:
 
     def content(self, definition: str) -> bool:
         """Whether the source of a definition is, or holds, a function of a task's source."""
-        if self.names.isdisjoint(_DEFINED.findall(definition)):  # as nearly all are, and parsing costs
-            return False
-        named = [node for node in ast.walk(syntax.parse(definition)) if isinstance(node, Function)]
-        return any(print_of(node)[0] in self.prints for node in named)
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        return frozenset(name for name, _ in self.prints)
+        defined = (node for node in ast.walk(syntax.parse(definition)) if isinstance(node, Function))
+        return any(print_of(node)[0] in self.prints for node in defined)
 
 
 @cache
@@ -70,30 +69,42 @@ def kept_out() -> KeptOut:
     called, tested = call_records(), real_records()
     packages = {record.home for record in called if record.package != STDLIB} | {each.package for each in tested}
     stdlib = {record.home for record in called if record.package == STDLIB}
-    return KeptOut(frozenset(packages), frozenset(stdlib), prints_in(called) | prints_in(tested))
+    told = [node for records in (called, tested) for node in kept_functions(records)]
+    prints, names = frozenset(print_of(node)[0] for node in told), frozenset(node.name for node in told)
+    return KeptOut(frozenset(packages), frozenset(stdlib), prints, names)
 
 
-def prints_in(records: Iterable[CallRecord | RealRecord]) -> frozenset[Print]:
-    """Of the functions of their source, tests aside."""
-    texts = [(text, each.function) for each in records for path, text in each.files.items()
-             if not isinstance(each, RealRecord) or path != f"{each.test_module}.py"]  # fmt: skip
-    return frozenset(found for text, function in texts for found in _telling(text, function))
+def kept_functions(records: Iterable[CallRecord | RealRecord]) -> Iterator[Function]:
+    """The functions of their source that are kept out: no tests, and nothing short that no task is about."""
+    for each in records:
+        for path, text in each.files.items():
+            if not isinstance(each, RealRecord) or path != f"{each.test_module}.py":
+                yield from _telling(text, each.function)
 
 
 def print_of(function: Function) -> tuple[Print, int]:
     """Its print, and how many characters its body has when a parser has written it: comments and layout are gone."""
     body = "\n".join(map(ast.unparse, _undocumented(function.body)))
-    arguments = ",".join(argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg))
-    digest = hashlib.sha256(f"{arguments}\n{body}".encode("utf-8", "backslashreplace")).hexdigest()[:24]
-    return (function.name, digest), len(body)
+    arguments = [each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)]
+    stored = {each.id for each in ast.walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    places = {name: f"_{place}" for place, name in enumerate(arguments)} | {function.name: "_"}
+    said = _WORD.sub(lambda word: _placed(word[0], places, stored), body)
+    said = f"{function.name if len(body) < ANYBODYS_CHARS else ''} {len(arguments)}\n{said}"
+    digest = hashlib.sha256(said.encode("utf-8", "backslashreplace")).hexdigest()[:24]
+    return digest, len(body)
 
 
-def _telling(text: str, function: str) -> Iterator[Print]:
+def _placed(word: str, places: dict[str, str], stored: Set[str]) -> str:
+    """A local name is told by the place where it first stands."""
+    if word in stored and word not in places:
+        places[word] = f"_{len(places)}"
+    return places.get(word, word)
+
+
+def _telling(text: str, function: str) -> Iterator[Function]:
     for node in ast.walk(syntax.parse(text)):
-        if isinstance(node, Function):
-            found, length = print_of(node)
-            if length >= LEAST_CHARS or node.name == function:
-                yield found
+        if isinstance(node, Function) and (node.name == function or print_of(node)[1] >= LEAST_CHARS):
+            yield node
 
 
 def _undocumented(body: list[ast.stmt]) -> list[ast.stmt]:

@@ -95,7 +95,8 @@ def test_a_large_package_has_its_turn_as_a_small_one_has(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
         for number in range(modules):
-            (tmp_path / name / f"part{number}.py").write_text(SHOP.replace("shelf", f"{name}{number}"))
+            text = SHOP.replace("shelf", f"{name}{number}").replace("~", f"~{name}{number}")  # no copy of another
+            (tmp_path / name / f"part{number}.py").write_text(text)
     for seed in range(8):
         found = [each.module for each in functions_of([tmp_path], seed) if isinstance(each, Found)]
         homes = [module.partition(".")[0] for module in dict.fromkeys(found)]

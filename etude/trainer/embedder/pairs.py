@@ -70,7 +70,7 @@ class Apart:
         """The pieces of a Python file in which no function begins that is kept out."""
         within = {line: at for at, piece in enumerate(pieces) for line in span(piece)}
         begun = [(within[node.lineno - 1], node) for node in _functions(text) if node.lineno - 1 in within]
-        out = {at for at, node in begun if print_of(node)[0][1] in self.prints}
+        out = {at for at, node in begun if print_of(node)[0] in self.prints}
         return [piece for at, piece in enumerate(pieces) if at not in out]
 
 
@@ -103,7 +103,7 @@ def pairs_of(
 
 
 def prints_of(places: Sequence[Path]) -> frozenset[str]:
-    """Of all functions below directories and in bundles of git: what tells a copy of one, less its name."""
+    """Of all functions below directories and in bundles of git: what tells a copy of one."""
     found: set[str] = set()
     for place in places:
         if place.is_dir():
@@ -122,12 +122,12 @@ def _prints_below(directory: Path) -> Iterator[str]:
     texts = {path.read_bytes() for path in directory.rglob("*.py") if path.is_file()}  # tasks repeat most of a tree
     for text in texts:
         for node in _functions(text.decode("utf-8", "replace")):
-            yield print_of(node)[0][1]
+            yield print_of(node)[0]
 
 
 def _of_file(package: str, path: str, text: str, out: Apart) -> Iterator[Pair]:
     functions = [(node, said) for node in _functions(text) if (said := _said(node)) is not None]
-    kept = [(node, said) for node, said in functions if print_of(node)[0][1] not in out.prints]
+    kept = [(node, said) for node, said in functions if print_of(node)[0] not in out.prints]
     if not kept:
         return
     lines = text.split("\n")
