@@ -180,7 +180,8 @@ def trained(start: Path, out: Path, judge: Sequence[str], sets: Sequence[str]) -
 
 
 def examined(model: Path, out: Path, name: str, attempts: int) -> dict[str, Any]:
-    """What a model solves of each exam: mined tasks newer than all that is trained on, and fresh practice tasks."""
+    """What a model solves of each exam: of each repository mined tasks that are newer than those trained on, and
+    practice tasks that are fresh."""
     found = {}
     for kind in ("mined", "practice"):
         keys = given((*HARNESS, *FAST))

@@ -1,14 +1,15 @@
 """A step of supervised training of a published model in bf16, beside plain torch with transformers' own model.
 
     python benchmarks/finetune.py [--checkpoint DIR] [--tokens 4096] [--length 1400] [--turns 3] [--threads 1]
+        [--at-once 3]
 
 Both take the same documents, of which the same tokens are learned: this repository's pages, in pieces of --length
 tokens with spans that are said and spans that are read, as in an agent's session. Both compute in bf16, keep weights,
 gradients and AdamW's state in fp32, train every weight but the embedding, and cut the gradient. Theirs: transformers'
-class with autocast, SDPA, torch's fused AdamW, one document after the other, as padding would cost it more, and the
-head on learned tokens alone, as on all it would cost it more. Both have the same allocator setting, and take turns in
-one process. CPU time of the process, all threads; the least of all turns but the first. The last line is one JSON
-object.
+class with autocast, SDPA, torch's fused AdamW, --at-once documents as one batch (all are of one length, so nothing is
+padded), and the head on learned tokens alone, as on all it would cost it more. Both have the same allocator setting,
+and take turns in one process. CPU time of the process, all threads; the least of all turns but the first. The last line
+is one JSON object.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def our_step(checkpoint: Path, pages: Pages, tokens: int, threads: int) -> Calla
     return lambda: training.step()["said_loss"]
 
 
-def their_step(checkpoint: Path) -> Callable[[Sequence[Document]], float]:
+def their_step(checkpoint: Path, at_once: int) -> Callable[[Sequence[Document]], float]:
     """The same of transformers' model."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
         checkpoint, dtype=torch.float32, attn_implementation="sdpa"
@@ -81,13 +82,14 @@ def their_step(checkpoint: Path) -> Callable[[Sequence[Document]], float]:
 
     def step(documents: Sequence[Document]) -> float:
         count, whole = sum(int(each.sampled[1:].sum()) for each in documents), 0.0
-        for each in documents:
-            ids = torch.from_numpy(each.token_ids).long()
-            targets = torch.from_numpy(np.flatnonzero(each.sampled[1:]))
+        for at in range(0, len(documents), at_once):
+            batch = documents[at : at + at_once]
+            ids_BT = torch.from_numpy(np.stack([each.token_ids for each in batch])).long()
+            said_BT = torch.from_numpy(np.stack([each.sampled[1:] for each in batch]))
             with torch.autocast("cpu", torch.bfloat16):
-                hidden_TD = model.model(ids[None]).last_hidden_state[0]
-                logits = model.lm_head(hidden_TD[targets])
-            loss = F.cross_entropy(logits.float(), ids[targets + 1], reduction="sum") / count
+                hidden_BTD = model.model(ids_BT).last_hidden_state
+                logits = model.lm_head(hidden_BTD[:, :-1][said_BT])
+            loss = F.cross_entropy(logits.float(), ids_BT[:, 1:][said_BT], reduction="sum") / count
             loss.backward()
             whole += float(loss)
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -112,13 +114,15 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1400, help="tokens of a document")
     parser.add_argument("--turns", type=int, default=3, help="steps of each that count")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--at-once", type=int, default=3, help="documents of a batch of theirs")
     options = parser.parse_args()
     keep_large_arrays()
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory(prefix="finetune-") as scratch:
         checkpoint = options.checkpoint or imported(Path(scratch))
         pages = Pages(checkpoint, options.length)
-        ours, theirs = our_step(checkpoint, pages, options.tokens, options.threads), their_step(checkpoint)
+        ours = our_step(checkpoint, pages, options.tokens, options.threads)
+        theirs = their_step(checkpoint, options.at_once)
     seconds: dict[str, list[float]] = {"etude": [], "transformers": []}
     losses = []
     for turn in range(1 + options.turns):
