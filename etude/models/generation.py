@@ -57,10 +57,9 @@ def read_generation(directory: Path, tokenizer: Tokenizer) -> Generation:
     named = tokenizer.token_to_id(tokens["eos_token"]) if "eos_token" in tokens else None
     if named is not None:
         ids = [*ids, named]
-    unknown = next((token for token in ids if type(token) is not int or token < 0), None)
-    if unknown is not None:
+    if unknown := [token for token in ids if type(token) is not int or token < 0]:
         raise CheckpointError(
-            f"{origin}: eos_token_id holds {reprlib.repr(unknown)}, which is no token id; give one, or a list of some"
+            f"{origin}: eos_token_id holds {reprlib.repr(unknown[0])}, which is no token id; give one, or a list"
         )
     given = {key: said[key] for key in (*_SAMPLING, *_ELSEWHERE) if said.get(key) is not None}
     for key, value in given.items():

@@ -74,13 +74,13 @@ class Sealed:
     """Why the workspace could not be taken out, where the session saw to that; `final` is empty then."""
 
     @cached_property
-    def left(self) -> Workspace:
-        """The files of `final`, read once for all who judge them; none of what cannot be laid down. Raises
-        StorageFailed for a torn archive."""
+    def left(self) -> Workspace | None:
+        """The files of `final`, read once for all who judge them; None where there is nothing that could be taken out
+        or laid down. Raises StorageFailed for a torn archive."""
         try:
-            return workspace_of(self.final)
+            return None if self.blocked else workspace_of(self.final)
         except SandboxSpoiled:
-            return Workspace({}, {})
+            return None
 
 
 async def run_to_seal(
@@ -135,6 +135,8 @@ async def judge(task: Task, sealed: Sealed, backend: Backend, judges: Judges = _
         verdict = await verify(task, sealed.final, backend, verdicts=judges.verdicts)
     try:
         left = await asyncio.to_thread(lambda: sealed.left)
+        if left is None:  # what nobody has seen was not deleted: only what the session did can be held against it
+            left = given_workspace(task.files)
         report = await judges.auditor.audit(task, sealed.result.events, left) if judges.audited else None
     except SandboxError as error:
         return Judgement(InfraFailed(f"audit of {task.id}: {error}"))
@@ -166,7 +168,7 @@ def _parts(
     values, failed = dict.fromkeys(parts, 0.0), []
     for name, part in parts.items():
         try:
-            value = float(part(task, sealed.result, sealed.left, verdict))
+            value = float(part(task, sealed.result, sealed.left or Workspace({}, {}), verdict))
             if not math.isfinite(value):
                 raise ValueError(f"said {value}")
             values[name] = value

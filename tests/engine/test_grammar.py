@@ -124,6 +124,7 @@ def shaped(**given):
     [
         (shaped(name="x", schema={"type": "thing"}), "response_format.json_schema.schema"),
         (shaped(name="x", schema={"not": {"type": "null"}}), "response_format.json_schema.schema"),
+        (shaped(name="x", schema={"$ref": "#"}), "response_format.json_schema.schema"),
         (shaped(schema=SHAPE), "response_format.json_schema.name"),
         ({"response_format": {"type": "yaml"}}, "response_format.type"),
         ({"tools": [{"type": "function", "function": {"name": "look"}}]}, "tools"),

@@ -117,10 +117,10 @@ WRONG = {
 }
 
 
-def allowed(server, text, **grammar):
+def allowed(server, text, tool=TOOL["function"]):
     """How much of a text may be said, and whether it may end there."""
     chat, vocabulary = server.service.chat, server.service.grammars
-    tools = tools_of([Function(**TOOL["function"]), Function(name="look", parameters={})], "tools")
+    tools = tools_of([Function(**tool), Function(name="look", parameters={})], "tools")
     held = vocabulary.of_free_calls(tools, tools[:1], several=True, where="tools")()
     taken = []
     for token in chat.encode(text):
@@ -150,6 +150,43 @@ def test_what_does_not_fit_a_strict_tool_cannot_be_said(server, what):
     taken, _ = allowed(server, text)
     fitting = text.index(line) if line else text.index("<parameter=age>")
     assert fitting - 12 < len(taken) < len(text)  # a token may reach over the place
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "other"),
+    [
+        (r"^a\\/b$", "a\\/b", "a/b"),
+        (r"^a\/b$", "a/b", "a\\/b"),
+        (r"^a\\$", "a\\", "a\\b"),
+        (r"^a\$", "a$b", "ab"),
+        ("/$", "a/", "/a"),
+        ("b+c", "a b\nbc d", "b c"),
+    ],
+)
+@pytest.mark.parametrize("limits", [{}, {"minLength": 1, "maxLength": 300}])
+def test_a_pattern_means_what_it_says_whatever_is_escaped_and_beside_a_length(server, pattern, fits, other, limits):
+    assert fitting(server, fits, pattern=pattern, **limits)
+    assert not fitting(server, other, pattern=pattern, **limits)
+
+
+def test_a_text_may_be_as_long_as_its_schema_says(server):
+    assert fitting(server, "x" * 1000, maxLength=1000) and not fitting(server, "x" * 1001, maxLength=1000)
+    assert fitting(server, "a\nb", minLength=3) and not fitting(server, "a\n", minLength=3)
+
+
+@pytest.mark.parametrize("line", ["<function=a>", "</function>", "<tool_call>", "</tool_call>", "</parameter>x"])
+def test_no_line_of_a_text_begins_as_a_call_does(server, line):
+    for text in (line, f"a\n{line}\nb"):
+        assert not fitting(server, text, minLength=1)
+    assert fitting(server, f"a{line}\n<para\n<\n</\n\n{line[:-3]}", minLength=1)
+
+
+def fitting(server, text, **limits):
+    """Whether a text may be the value of a strict tool's only parameter."""
+    shape = {"type": "object", "properties": {"x": {"type": "string", **limits}}, "required": ["x"]}
+    tool = {"name": "book", "parameters": {**shape, "additionalProperties": False}, "strict": True}
+    whole = said(value("x", text))
+    return allowed(server, whole, tool) == (whole, True)
 
 
 def test_strict_holds_a_message_that_chooses_itself(server):

@@ -174,6 +174,19 @@ def test_pieces_become_the_tokens_that_transformers_reads_from_the_same_file(tmp
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
+def test_a_token_longer_than_any_is_refused_before_all_its_cuts_are_looked_at(tmp_path):
+    def long(writer, size):
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(["<unk>", *(f"[PAD{at}]" for at in range(size - 2)), "a" * 4_000_000])
+        writer.add_token_types([2] + [5] * (size - 2) + [1])
+        writer.add_token_scores([0.0] * size)
+        writer.add_unk_token_id(0)
+
+    _, _, path = made("llama", tmp_path, tokenizer=long)
+    with pytest.raises(CheckpointError, match="a token has 4,000,000 letters"):
+        import_model(path, tmp_path / "out")
+
+
 def wrong_key(writer):
     writer.add_sliding_window(4096)
 

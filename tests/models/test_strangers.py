@@ -352,7 +352,8 @@ def test_ids_that_no_tokenizer_decodes_are_refused():
     ("key", "value"),
     [
         ("eos_token_id", "</s>"), ("eos_token_id", [1.5]), ("eos_token_id", True), ("eos_token_id", -1),
-        ("eos_token_id", {"a": 1}), ("temperature", "hot"), ("temperature", -1), ("temperature", 10**400),
+        ("eos_token_id", [None]), ("eos_token_id", {"a": 1}),
+        ("temperature", "hot"), ("temperature", -1), ("temperature", 10**400),
         ("top_p", 2), ("top_p", [0.9]), ("top_k", 0.5), ("top_k", -2), ("min_p", -0.1), ("repetition_penalty", "x"),
     ],
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """A session is sealed where it was played, and judged where the agent never was."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -9,15 +10,16 @@ from etude.environments.archive import Archive, take_out, unpack
 from etude.environments.base import SandboxSpec
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.harness.session import SessionResult
-from etude.records import Task, Verifier
+from etude.records import Scored, Task, Verifier
 from etude.rewards.judgement import Judges
+from etude.rewards.reward import RewardConfig, score
 from etude.rewards.sealed import judge, run_to_seal
 
 TEST = (
     b"mkdir -p /logs/verifier; ls -A . /tmp /logs; test -f kept && test ! -e gone && echo 1 > /logs/verifier/reward.txt"
 )
 TASK = Task("t", "", {"kept": b"", "gone": b""}, Verifier({"/tests/test.sh": TEST}))
-DONE = SessionResult("s", (), (), "finished", {})
+DONE = SessionResult("s", (), (), "finished", {"malformed_calls": 0})
 
 
 def worked(command):
@@ -65,6 +67,23 @@ def test_what_the_agent_shut_or_blew_up_is_judged_too(run, command, reward, reas
         sealed = await run_to_seal(TASK, backend, worked(command))
         verdict = (await judge(TASK, sealed, backend)).verdict
         assert (verdict.reward, verdict.reason) == (reward, reason), verdict
+
+    run(scenario)
+
+
+def test_what_nobody_could_take_out_was_not_deleted(run):
+    """Nor is it a way to be unscored: a blocked session is scored as one that failed."""
+    config = RewardConfig(audit="quarantine")
+
+    async def scenario(backend):
+        files = {"tools.py": b"def double(x):\n    return 2 * x\n", "test_tools.py": b"def test_it():\n    pass\n"}
+        task = replace(TASK, files={**TASK.files, **files})
+        for command in ("truncate -s 52000000 huge", "rm tools.py test_tools.py; truncate -s 52000000 huge"):
+            sealed = await run_to_seal(task, backend, worked(command))
+            found = await judge(task, sealed, backend, Judges(audited=True))
+            assert found.verdict.reason == "blocked" and found.report.findings == ()
+            outcome = score(task, sealed.result, found, config)
+            assert isinstance(outcome, Scored) and outcome.reward <= 0.0
 
     run(scenario)
 

@@ -10,6 +10,7 @@ call's structure. Values fit their schemas; a schema that no grammar can hold a 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,9 +24,22 @@ MOST_CALLS = 16
 LONGEST = 1 << 20
 """Characters of a grammar."""
 _END = r"\n<\/parameter>\n"
-_STRUCTURE = r"<parameter=|<\/function>|<\/?tool_call>|<function=|<\/parameter>[^\n]"
+_STRUCTURE = ("<parameter=", "</parameter>", "</function>", "<tool_call>", "</tool_call>", "<function=")
 """What no line of a value begins with."""
-_ANY_TEXT = rf"/(?s:.*){_END}/ & ~/((?s:.*)\n)?({_STRUCTURE})(?s:.*)/ & ~/<\/parameter>(?s:.*)/"
+
+
+def _line(begun: str) -> str:
+    """The rest of a line of a value, after what begins some structure. Put together letter by letter, and not as the
+    complement of lines that begin so: of a complement and a length the compiler finds too much to follow.
+    """
+    following = sorted({each[len(begun)] for each in _STRUCTURE if each.startswith(begun)})
+    escaped = {each: re.escape(each).replace("/", "\\/") for each in following}
+    forms = [rf"[^{''.join(escaped.values())}\n][^\n]*"]
+    forms += [escaped[each] + _line(begun + each) for each in following if begun + each not in _STRUCTURE]
+    return f"({'|'.join(forms)})?"
+
+
+_ANY_TEXT = rf"/{_line('')}(\n{_line('')})*{_END}/"
 _WHITESPACE = r"[ \n\t\r]{0,16}"
 """Between the parts of JSON. Bounded, because a model that is forced into JSON may else write spaces for ever."""
 _SCALARS: dict[Kind, str] = {
@@ -157,6 +171,11 @@ def _literal(tool: ToolSchema, name: str, value: str) -> str:
     raise Unenforceable(f"the value {value[:40]!r} cannot be written in a call")
 
 
+_ENDS = re.compile(r"(?<!\\)(\\\\)*\$$")
+_SLASHES = re.compile(r"\\.|/", re.DOTALL)
+"""A slash ends a regular expression of a grammar. What is escaped is read whole: it may be a backslash before one."""
+
+
 def _limited(schema: Mapping[str, Any]) -> str:
     """A text of a length, or of a pattern, which may stand anywhere in it unless it is anchored."""
     if beyond := [key for key in schema if key not in _TEXT]:
@@ -165,14 +184,18 @@ def _limited(schema: Mapping[str, Any]) -> str:
         if key in schema and (type(schema[key]) is not int or schema[key] < 0):
             raise Unenforceable(f"its {key} is no whole number from 0 up")
     least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-    found = rf"{_ANY_TEXT} & ~/(?s:.*){_END}(?s:.+)/ & /(?s:.{{{least},{most}}}){_END}/"
+    found = _ANY_TEXT
+    if least or most != "":
+        found += rf" & /(?s:.{{{least},{most}}}){_END}/"
     if (pattern := schema.get("pattern")) is not None:
         if not isinstance(pattern, str):
             raise Unenforceable("its pattern is no text")
-        anchored = pattern.endswith("$") and not pattern.endswith("\\$")
+        anchored = _ENDS.search(pattern) is not None
         begin, end = "" if pattern.startswith("^") else "(?s:.*)", "" if anchored else "(?s:.*)"
         inner = pattern.removeprefix("^")
-        inner = (inner[:-1] if anchored else inner).replace("\\/", "/").replace("/", "\\/")
+        inner = _SLASHES.sub(
+            lambda found: "\\/" if found[0] in ("/", "\\/") else found[0], inner[: len(inner) - anchored]
+        )
         found += rf" & /{begin}({inner}){end}{_END}/"
     return found
 

@@ -74,8 +74,15 @@ class Grammars:
         matcher = with_room(lambda: LLMatcher(tokenizer, grammar, log_level=0))
         if matcher.is_error():
             raise bad(where, f"cannot be followed: {matcher.get_error().splitlines()[0][:300]}")
+        if not matcher.is_accepting() and not Constrained(matcher, self._vocab_size).allowed()[self._texts].any():
+            raise bad(where, "cannot be followed: no text of this model's tokens is allowed by it; change it")
         self.compiled += 1
         return lambda: Constrained(matcher.deep_copy(), self._vocab_size)
+
+    @cached_property
+    def _texts(self) -> list[int]:
+        """All tokens but those that end an answer."""
+        return [at for at in range(self._vocab_size) if at not in self._chat.stop_ids]
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:

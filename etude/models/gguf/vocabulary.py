@@ -38,6 +38,8 @@ _DIGITS = {"smollm", "starcoder", "codeshell", "refact"}
 _PLAIN = {"gpt-2", "gpt2"}
 _NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 _SPACE = "▁"
+MOST_LETTERS = 1000
+"""Of a token: what makes it is looked for at every place where it can be cut."""
 
 
 def tokenizer_of(file: Gguf) -> Tokenizer:
@@ -122,6 +124,10 @@ def _sentencepiece(file: Gguf, vocabulary: Mapping[str, int], tokens: list[str],
     scores = file.say("tokenizer.ggml.scores", list, [])
     unknown = tokens[file.say("tokenizer.ggml.unknown_token_id", int, 0)]
     words = {token: at for token, at in vocabulary.items() if kinds[at] == _NORMAL}
+    if longest := [token for token in words if len(token) > MOST_LETTERS]:
+        raise CheckpointError(
+            f"{file.path}: a token has {len(longest[0]):,} letters, and {MOST_LETTERS:,} are more than any has; {AGAIN}"
+        )
     merges = [pair for _, _, pair in sorted(_pairs(words, scores))]
     tokenizer = Tokenizer(models.BPE(dict(vocabulary), merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     first = file.say("tokenizer.ggml.add_space_prefix", bool, True)

@@ -55,9 +55,8 @@ class RubricJudge:
 
     async def judge(self, rubric: Sequence[str], change: Change, order: Order = "criterion first") -> RubricResult:
         """One judgement a criterion. With the control, a yes counts only from a judge that has passed it."""
-        control = asyncio.ensure_future(self._control(change, order))
-        judgements = await asyncio.gather(*(self._judged(criterion, change, order) for criterion in rubric))
-        fooled = await control
+        asked = asyncio.gather(*(self._judged(criterion, change, order) for criterion in rubric))
+        fooled, judgements = await asyncio.gather(self._control(change, order), asked)
         final = tuple(_after_control(each, fooled) for each in judgements)
         for each in final:
             self.counters["judged" if isinstance(each, Judged) else each.why] += 1
