@@ -182,5 +182,6 @@ def _blocked(why: str) -> Verdict:
 
 
 def _change(task: Task, sealed: Sealed) -> Change:
-    given, left = given_workspace(task.files), sealed.left
+    given = given_workspace(task.files)
+    left = sealed.left or given
     return change_of(task.instruction, given.files, left.files, last_message(sealed.result.events))

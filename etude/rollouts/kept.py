@@ -51,14 +51,14 @@ def kept_of(rollout: SealedRollout, judged: Trajectory, sample: Sample, log: tup
 def changed(given: Mapping[str, bytes], sealed: Sealed) -> Iterator[FileChange]:
     """The files that a session left other than it was given them, by path; none where they cannot be read."""
     try:
-        left = None if sealed.blocked else sealed.left.files
+        left = sealed.left
     except EtudeError:  # a torn archive, of which the verdict tells
         left = None
     if left is None:
         return
     before = given_workspace(given).files
-    for path in sorted({*before, *left}):
-        was, now = before.get(path), left.get(path)
+    for path in sorted({*before, *left.files}):
+        was, now = before.get(path), left.files.get(path)
         if was != now and not (was and now and len(now) == FILE_MAX and was.startswith(now)):
             yield FileChange(path, was, now, cut=now is not None and len(now) >= FILE_MAX)
 

@@ -18,7 +18,15 @@ def parsed(text: str) -> Any:
 
 
 def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where, object) of every line that is not blank. Raises ConfigError, which says what is `wanted` of a line.
+    """(where, object) of every line that is not blank. Raises ConfigError, which says what is `wanted` of a line."""
+    for where, said in read_lines(path, wanted):
+        if isinstance(said, ConfigError):
+            raise said
+        yield where, said
+
+
+def read_lines(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any] | ConfigError]]:
+    """The same, with what is wrong with a line in its place. Raises ConfigError for a file that cannot be read.
     A pipe nobody writes to would be waited for, and a device has no end."""
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path}: not a regular file; write its lines into one")
@@ -28,13 +36,14 @@ def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
         where = f"{path}:{number}"
-        try:
-            said = parsed(line)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{where}: not JSON: {error}; {wanted}") from None
-        if not isinstance(said, dict):
-            raise ConfigError(f"{where}: {wanted}")
-        yield where, said
+        if line.strip():
+            yield where, _object(line, where, wanted)
+
+
+def _object(line: str, where: str, wanted: str) -> dict[str, Any] | ConfigError:
+    try:
+        said = parsed(line)
+    except (ValueError, RecursionError) as error:
+        return ConfigError(f"{where}: not JSON: {error}; {wanted}")
+    return said if isinstance(said, dict) else ConfigError(f"{where}: {wanted}")

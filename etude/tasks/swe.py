@@ -17,7 +17,7 @@ from typing import Any
 
 from etude.errors import ConfigError
 from etude.tasks.instance import Instance, refusal
-from etude.tasks.json_lines import parsed, read_objects
+from etude.tasks.json_lines import parsed, read_lines
 from etude.tasks.mined.history import History, Tree
 from etude.tasks.names import ID_RULE, is_id
 from etude.tasks.patches import apply_patch
@@ -55,7 +55,14 @@ def read_instances(path: Path) -> list[Instance]:
         raise ConfigError(f"{path}: {_not_a_file(path)}")
     wanted = "an instance is an object, with its fields by name"
     found, first = list[Instance](), dict[str, Instance]()
-    for where, said in read_objects(path, wanted):
+    lines = list(read_lines(path, wanted))
+    if (
+        lines
+        and isinstance(unlike := lines[0][1], ConfigError)
+        and not any(isinstance(said, dict) for _, said in lines)
+    ):
+        raise unlike
+    for where, said in lines:
         instance = replace(_read(said, where), where=where)
         other = instance if instance.refused else first.setdefault(instance.task_id, instance)
         if other is not instance:
@@ -69,7 +76,9 @@ def read_instances(path: Path) -> list[Instance]:
     return found
 
 
-def _read(said: Mapping[str, Any], where: str) -> Instance:
+def _read(said: Mapping[str, Any] | ConfigError, where: str) -> Instance:
+    if isinstance(said, ConfigError):
+        return refusal(where, str(said))
     try:
         instance = (r2e_instance if all(name in said for name in R2E_FIELDS) else _instance)(said, where)
         if not is_id(instance.task_id):

@@ -151,6 +151,10 @@ def test_other_runners_and_other_files_are_refused(shop, tmp_path):
     (tmp_path / "y.jsonl").write_text("[]\n")
     with pytest.raises(ConfigError, match="an instance is an object"):
         read_instances(tmp_path / "y.jsonl")
+    (tmp_path / "some.jsonl").write_text(f'[1]\nnull\n{{"a":\n"\\ud800"\n{json.dumps(shop[1])}\n')
+    *wrong, right = read_instances(tmp_path / "some.jsonl")
+    assert [bool(each.refused) for each in (*wrong, right)] == [True] * 4 + [False]
+    assert all(f"some.jsonl:{at}: " in each.refused for at, each in enumerate(wrong, 1))
     (tmp_path / "z.jsonl").write_text("\n")
     with pytest.raises(ConfigError, match="holds no instances"):
         read_instances(tmp_path / "z.jsonl")
