@@ -1,13 +1,13 @@
 """A step of supervised training of a published model in bf16, beside plain torch with transformers' own model.
 
     python benchmarks/finetune.py [--checkpoint DIR] [--tokens 4096] [--length 1400] [--turns 3] [--threads 1]
-        [--at-once 3]
+        [--at-once 1]
 
 Both take the same documents, of which the same tokens are learned: this repository's pages, in pieces of --length
 tokens with spans that are said and spans that are read, as in an agent's session. Both compute in bf16, keep weights,
 gradients and AdamW's state in fp32, train every weight but the embedding, and cut the gradient. Theirs: transformers'
 class with autocast, SDPA, torch's fused AdamW, --at-once documents as one batch (all are of one length, so nothing is
-padded), and the head on learned tokens alone, as on all it would cost it more. Both have the same allocator setting,
+padded; one is the fastest), and the head on learned tokens alone, as on all it would cost it more. Both have the same allocator setting,
 and take turns in one process. CPU time of the process, all threads; the least of all turns but the first. The last line
 is one JSON object.
 """
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1400, help="tokens of a document")
     parser.add_argument("--turns", type=int, default=3, help="steps of each that count")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--at-once", type=int, default=3, help="documents of a batch of theirs")
+    parser.add_argument("--at-once", type=int, default=1, help="documents of a batch of theirs")
     options = parser.parse_args()
     keep_large_arrays()
     torch.set_num_threads(options.threads)
