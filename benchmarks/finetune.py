@@ -7,9 +7,9 @@ Both take the same documents, of which the same tokens are learned: this reposit
 tokens with spans that are said and spans that are read, as in an agent's session. Both compute in bf16, keep weights,
 gradients and AdamW's state in fp32, train every weight but the embedding, and cut the gradient. Theirs: transformers'
 class with autocast, SDPA, torch's fused AdamW, --at-once documents as one batch (all are of one length, so nothing is
-padded; one is the fastest), and the head on learned tokens alone, as on all it would cost it more. Both have the same allocator setting,
-and take turns in one process. CPU time of the process, all threads; the least of all turns but the first. The last line
-is one JSON object.
+padded; one at a time is the fastest), and the head on learned tokens alone, as on all it would cost it more. Both have
+the same allocator setting, and take turns in one process. CPU time of the process, all threads; the least of all turns
+but the first. The last line is one JSON object.
 """
 
 from __future__ import annotations
