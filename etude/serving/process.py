@@ -100,7 +100,7 @@ class Server(uvicorn.Server):
                 log_level="error",  # its warnings are about what strangers send, and would let them fill a log
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=_HANG_UP_S,
+                timeout_graceful_shutdown=3 * _HANG_UP_S,
                 ssl_certfile=tls and tls[0],
                 ssl_keyfile=tls and tls[1],
             )
@@ -138,7 +138,17 @@ class Server(uvicorn.Server):
         if draining.done():
             draining.result()
         draining.cancel()
-        await super().shutdown(sockets)
+        hang_up = asyncio.get_running_loop().call_later(_HANG_UP_S, self._hang_up)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            hang_up.cancel()
+
+    def _hang_up(self) -> None:
+        """On whoever has not taken its answer by now; else each would be told of as an error of ours."""
+        for connection in list(self.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:

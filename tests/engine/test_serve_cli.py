@@ -3,9 +3,12 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -48,6 +51,45 @@ def test_a_server_is_started_used_and_stopped_while_it_answers(tmp_path):
         _, errors = server.communicate(timeout=60)
         assert (server.returncode, errors) == (0, "")
     finally:
+        server.kill()
+        server.wait()
+
+
+def sampled(url, token):
+    """Until the engine has sampled all that was asked of it."""
+    headers = {"Authorization": f"Bearer {token}"}
+    with httpx2.Client(base_url=url, headers=headers, timeout=60, trust_env=False) as http:
+        while not {"etude_engine_running 0.0", "etude_engine_waiting 0.0"} <= set(
+            http.get("/metrics").text.split("\n")
+        ):
+            time.sleep(0.05)
+
+
+def test_clients_that_never_read_are_hung_up_on_without_a_word(tmp_path):
+    """What they were sent fills both sides' buffers, so that their answers never end."""
+    server = etude(str(SHIPPED), "--set", "port=0", "--set", f"token_file={tmp_path}/token", "--json",
+                   "--set", "drain_s=0.5", "--set", "threads=1")  # fmt: skip
+    clients = []
+    try:
+        url = urlsplit(json.loads(server.stdout.readline())["url"])
+        token = (tmp_path / "token").read_text().strip()
+        asked = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 900, "stream": True, "n": 2}
+        body = json.dumps({**asked, "logprobs": True, "top_logprobs": 20, "ignore_eos": True})
+        for _ in range(3):
+            client = socket.socket()
+            clients.append(client)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            client.connect((url.hostname, url.port))
+            head = f"Host: {url.netloc}\r\nAuthorization: Bearer {token}\r\nContent-Length: {len(body)}\r\n"
+            client.send(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n{body}".encode())
+            assert client.recv(15) == b"HTTP/1.1 200 OK"
+        sampled(url.geturl(), token)
+        server.send_signal(signal.SIGTERM)
+        _, errors = server.communicate(timeout=60)
+        assert (server.returncode, errors) == (0, "")
+    finally:
+        for client in clients:
+            client.close()
         server.kill()
         server.wait()
 
