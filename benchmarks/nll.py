@@ -41,7 +41,7 @@ from etude.models.chat import open_chat
 from etude.models.checkpoint import load_checkpoint
 from etude.tasks.expert import CLEAN
 from etude.trainer.base_model import BaseConfig
-from etude.trainer.demonstrations import recorded
+from etude.trainer.demonstrations import record, recorded
 from etude.trainer.documents import Document, read_documents, write_documents
 from etude.trainer.supervised import nll
 
@@ -92,7 +92,8 @@ async def _recorded(model: Path, per_rung: int) -> list[Document]:
     backend = open_backend()
     tasks = [each for each in development_tasks(FIRST, per_rung, real=False) if each.split == "eval"]
     try:
-        return await recorded(tasks, backend, open_chat(model), CLEAN, recipe().harness, seed=0)
+        played = record(tasks, backend, open_chat(model), CLEAN, recipe().harness, seed=0)
+        return await recorded(played, len(tasks))
     finally:
         await backend.close()
 

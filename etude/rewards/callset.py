@@ -28,7 +28,7 @@ from etude.rewards.callcard import write_card
 from etude.rewards.called import AT_ONCE, CONCURRENT, bugs_of, candidates, explored, hash_of, mark_of, sound
 from etude.rewards.pure import Found, functions_in, sources
 from etude.tasks import realcalls
-from etude.tasks.kept_out import STDLIB, kept_functions, print_of
+from etude.tasks.kept_out import STDLIB, prints_in
 from etude.tasks.realcalls import CallRecord, Split, packed, task_of
 from etude.tasks.realcode import real_records
 
@@ -47,7 +47,7 @@ def split_of(module: str) -> Split:
 
 def subjects(of_sources: Iterable[Iterable[Found]]) -> list[Found]:
     """Those that are tried: one of a name and body, wherever it is copied to, and none of the tested set."""
-    taken = {print_of(node)[0] for node in kept_functions(real_records())}
+    taken = {found for _, found in prints_in(real_records())}
     found = []
     for functions in of_sources:
         modules: Counter[str] = Counter()

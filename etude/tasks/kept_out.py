@@ -69,13 +69,13 @@ def kept_out() -> KeptOut:
     called, tested = call_records(), real_records()
     packages = {record.home for record in called if record.package != STDLIB} | {each.package for each in tested}
     stdlib = {record.home for record in called if record.package == STDLIB}
-    told = [node for records in (called, tested) for node in kept_functions(records)]
-    prints, names = frozenset(print_of(node)[0] for node in told), frozenset(node.name for node in told)
+    told = {*prints_in(called), *prints_in(tested)}
+    prints, names = frozenset(found for _, found in told), frozenset(name for name, _ in told)
     return KeptOut(frozenset(packages), frozenset(stdlib), prints, names)
 
 
-def kept_functions(records: Iterable[CallRecord | RealRecord]) -> Iterator[Function]:
-    """The functions of their source that are kept out: no tests, and nothing short that no task is about."""
+def prints_in(records: Iterable[CallRecord | RealRecord]) -> Iterator[tuple[str, Print]]:
+    """Name and print of the functions of their source: of no tests, and of nothing short that no task is about."""
     for each in records:
         for path, text in each.files.items():
             if not isinstance(each, RealRecord) or path != f"{each.test_module}.py":
@@ -101,10 +101,12 @@ def _placed(word: str, places: dict[str, str], stored: Set[str]) -> str:
     return places.get(word, word)
 
 
-def _telling(text: str, function: str) -> Iterator[Function]:
+def _telling(text: str, function: str) -> Iterator[tuple[str, Print]]:
     for node in ast.walk(syntax.parse(text)):
-        if isinstance(node, Function) and (node.name == function or print_of(node)[1] >= LEAST_CHARS):
-            yield node
+        if isinstance(node, Function):
+            found, length = print_of(node)
+            if length >= LEAST_CHARS or node.name == function:
+                yield node.name, found
 
 
 def _undocumented(body: list[ast.stmt]) -> list[ast.stmt]:

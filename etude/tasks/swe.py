@@ -56,12 +56,9 @@ def read_instances(path: Path) -> list[Instance]:
     wanted = "an instance is an object, with its fields by name"
     found, first = list[Instance](), dict[str, Instance]()
     lines = list(read_lines(path, wanted))
-    if (
-        lines
-        and isinstance(unlike := lines[0][1], ConfigError)
-        and not any(isinstance(said, dict) for _, said in lines)
-    ):
-        raise unlike
+    wrong = [said for _, said in lines if isinstance(said, ConfigError)]
+    if wrong and len(wrong) == len(lines):
+        raise wrong[0]
     for where, said in lines:
         instance = replace(_read(said, where), where=where)
         other = instance if instance.refused else first.setdefault(instance.task_id, instance)

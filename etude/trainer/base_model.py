@@ -30,7 +30,7 @@ from etude.tasks.drills import drill
 from etude.tasks.expert import NOISY, ExpertConfig
 from etude.tasks.ladder import CHECK, RUNGS, ladder_task
 from etude.tasks.words import TRAIN_WORDS
-from etude.trainer.demonstrations import recorded
+from etude.trainer.demonstrations import record, recorded
 from etude.trainer.documents import (
     DrillSource,
     ShuffledSource,
@@ -98,7 +98,7 @@ def make_sources(config: BaseConfig, directory: Path, chat: ChatRenderer) -> dic
 async def record_sessions(config: BaseConfig, directory: Path, backend: Backend, chat: ChatRenderer) -> Path:
     """The imperfect expert plays training tasks of all rungs; written to `sessions.npz`."""
     path = directory / "sessions.npz"
-    documents = await recorded(
+    played = record(
         recording_tasks(config.seed, config.recording.sessions),
         backend,
         chat,
@@ -107,15 +107,16 @@ async def record_sessions(config: BaseConfig, directory: Path, backend: Backend,
         seed=config.seed,
         concurrency=config.recording.concurrency,
     )
+    documents = await recorded(played, config.recording.sessions)
     random.Random(config.seed).shuffle(documents)
     await asyncio.to_thread(write_documents, path, documents)
     return path
 
 
-def recording_tasks(seed: int, count: int) -> list[Task]:
+def recording_tasks(seed: int, count: int) -> Iterator[Task]:
     """Training tasks, rungs in turn; indices far from those reinforcement learning draws."""
     rungs = itertools.cycle(RUNGS)
-    return [ladder_task(next(rungs), "train", 10_000_000 + seed * 1_000_000 + index) for index in range(count)]
+    return (ladder_task(next(rungs), "train", 10_000_000 + seed * 1_000_000 + index) for index in range(count))
 
 
 def make_base_model(config: BaseConfig, directory: Path) -> dict[str, float | str]:

@@ -8,7 +8,7 @@ an observation for a session: what the tools said is what the tools said.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 
 import structlog
 
@@ -50,24 +50,15 @@ async def record(
             yield session
 
 
-async def recorded(
-    tasks: Sequence[Task],
-    backend: Backend,
-    chat: Chat,
-    expert: ExpertConfig | TrailExpertConfig,
-    harness: HarnessConfig,
-    *,
-    seed: int,
-    concurrency: int = 16,
-) -> list[Document]:
-    """One document a segment of what `record` yields. They are in the order of the tasks' ids, which is the seed's:
-    the order in which sessions end is the machine's. How far it is, the log says at every twentieth part.
+async def recorded(played: AsyncIterator[tuple[Task, SessionResult]], of: int) -> list[Document]:
+    """One document a segment of what `record` yields, in the order of the tasks' ids, which is the seed's: the order in
+    which sessions end is the machine's. How many `of` them have ended, the log says at every twentieth part.
     """
     by_task = {}
-    async for task, result in record(tasks, backend, chat, expert, harness, seed=seed, concurrency=concurrency):
+    async for task, result in played:
         by_task[task.id] = [document_of(segment) for segment in result.segments]
-        if len(by_task) % max(1, len(tasks) // 20) == 0:
-            log.info("recording", sessions=len(by_task), of=len(tasks))
+        if len(by_task) % max(1, of // 20) == 0:
+            log.info("recording", sessions=len(by_task), of=of)
     return [document for name in sorted(by_task) for document in by_task[name]]
 
 

@@ -39,7 +39,7 @@ from etude.tasks.expert import ExpertConfig
 from etude.tasks.limits import LimitsConfig
 from etude.tasks.trail_expert import TrailExpertConfig
 from etude.trainer.config import Frozen, OptimizerConfig
-from etude.trainer.demonstrations import recorded
+from etude.trainer.demonstrations import record, recorded
 from etude.trainer.documents import Document
 from etude.trainer.hunting import HunterSource, HunterStart
 from etude.trainer.lessons import Made, Tasks, learn
@@ -182,9 +182,10 @@ async def _recorded(config: WarmStartConfig, chat: ChatRenderer) -> list[Documen
     assert isinstance(config.source, ExpertSource | LadderExpertSource)
     backend = open_backend(config.environment)
     try:
-        return await recorded(
+        played = record(
             demonstrated(config), backend, chat, config.source, config.harness, seed=config.seed,
             concurrency=config.concurrency,
         )  # fmt: skip
+        return await recorded(played, config.sessions)
     finally:
         await backend.close()

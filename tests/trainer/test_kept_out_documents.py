@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 import pytest
 
 from etude.config import load_recipe
-from etude.tasks.kept_out import Function, kept_functions, kept_out, print_of
+from etude.tasks.kept_out import Function, kept_out, print_of, prints_in
 from etude.tasks.realcalls import call_records
 from etude.tasks.realcode import real_records
 from etude.trainer.base_model import BaseConfig
@@ -29,7 +29,7 @@ def test_no_document_is_of_a_package_or_module_that_real_tasks_are_made_of():
 @pytest.mark.proof(40)
 def test_no_definition_of_the_base_model_is_a_copy_of_a_real_task():
     base = load_recipe(Path("recipes/base.toml"), BaseConfig)
-    wanted = {print_of(node)[0] for records in (call_records(), real_records()) for node in kept_functions(records)}
+    wanted = {found for records in (call_records(), real_records()) for _, found in prints_in(records)}
     drawn = python_definitions(base.seed, base.python_definitions)
     assert len(drawn) == base.python_definitions
     names = re.findall(r"def (\w+)", "\n".join(drawn))
