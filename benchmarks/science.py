@@ -1,31 +1,35 @@
 """What each switch is worth, one study at a time: the figures of docs/science.md.
 
-    python benchmarks/science.py STUDY... [--seeds 0 1 2] [--minutes 4] [--start MODEL] [--out runs/science]
+    python benchmarks/science.py [STUDY...] [--seeds 0 1 2] [--minutes 4] [--start MODEL] [--out runs/science]
     python benchmarks/science.py --report
 
 A study is a question and a few settings that differ in what is asked, and in nothing else. Each setting trains from the
-same checkpoint for the same minutes (`--start`, by default the shipped model), at every seed, one after the other; its
-last checkpoint plays development tasks that no training has. Solved tasks of all seeds make a rate with its interval
-(the bootstrap of `arms/figures.py`); what else a study looks at, such as turns or samples a second, is the mean over
-the last quarter of the steps. Trails have a recipe and a start of their own.
+same checkpoint for the same minutes (`--start`, by default the recipe's own), at every seed, one after the other; its
+last checkpoint plays development tasks that no training has. Settings of two studies that are the same are run once.
+Solved tasks of all seeds make a rate with its interval, and less the first setting's a paired difference (the bootstrap
+of `arms/figures.py`). What else a study looks at, such as turns or samples a second, is the mean over the last quarter
+of the steps. Trails have a recipe and a start of their own.
 
-What is done is in OUT/STUDY/SETTING-SEED/result.json and not done again. The last line is one JSON object.
+OUT/records has one small file a setting and seed. What is there is not done again, and files of several machines may be
+copied into one directory. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from arms.figures import SETS, rates
+from arms.figures import SETS, difference, rates
 from arms.records import development_tasks, outcomes_of
-from arms.training import QUIET, late_steps, run
+from arms.training import QUIET, ROOT, late_steps, run
 from playing import RECIPE, recipe, solved_tasks
 
 from etude.bench.html import figure
@@ -37,13 +41,17 @@ FIRST = 20_000
 TRAILS = RECIPE.parent / "longhorizon.toml"
 
 
+SLOW = "harness.delay=[0.2, 1.0]"
+"""Seconds that a call takes longer: the median, and the 99th percentile."""
+
+
 @dataclass(frozen=True)
 class Study:
     question: str
     settings: dict[str, tuple[str, ...]]
     """Name → overrides of the recipe; the first is the recipe's own."""
     shows: tuple[str, ...] = ("samples_per_s", "mean_age")
-    """Figures of steps beside the rate."""
+    """Figures of `LATE` beside the rate."""
     recipe: Path = RECIPE
     common: tuple[str, ...] = ()
 
@@ -75,10 +83,13 @@ STUDIES = {
         common=("groups.max_staleness=8",),
     ),
     "slow-tools": Study(
-        "Where every call takes a while and turns have a price, does it learn to read at once?",
-        {"price": (), "no price": ("rewards.effort.enabled=false",)},
-        ("parallel_share", "turns"),
-        common=("harness.delay=[0.2, 1.0]",),
+        "Where every call takes a while and effort has a price, does it learn to read at once?",
+        {
+            "fast": (),
+            "slow": (SLOW,),
+            "slow, free": (SLOW, "rewards.effort.enabled=false"),
+        },
+        ("parallel_share", "turns", "samples_per_s"),
     ),
     "feedback": Study(
         "Are hints on the message that went wrong worth their time?",
@@ -94,44 +105,59 @@ STUDIES = {
 }
 
 
+RATES = ("ladder", "heldout")
+Record = dict[str, Any]
+"""What is kept of a run."""
+LATE = (
+    "mean_age", "entropy", "divergence", "effective_sample_share", "capped_share", "parallel_share", "turns",
+    "sampled_tokens", "malformed_calls", "solve_rate",
+)  # fmt: skip
+"""Of each step; the mean over the last quarter of them is kept."""
+
+
 @dataclass(frozen=True)
-class Place:
-    study: str
-    setting: str
+class Run:
+    """One training run: a recipe with some overrides, at a seed."""
+
+    recipe: Path
+    overrides: tuple[str, ...]
     seed: int
-    out: Path
 
     @property
-    def directory(self) -> Path:
-        return self.out / self.study / f"{self.setting.replace(' ', '-')}-{self.seed}"
-
-    @property
-    def result(self) -> Path:
-        return self.directory / "result.json"
+    def name(self) -> str:
+        return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join((self.recipe.stem, *self.overrides, str(self.seed)))).strip("-")
 
 
-def play(place: Place, minutes: float, start: Path | None, per_rung: int) -> dict[str, Any]:
-    """Train one setting at one seed, and have its last checkpoint play."""
-    study = STUDIES[place.study]
-    sets = [*QUIET, f"seed={place.seed}", f"rollouts.max_minutes={minutes}", *study.common]
+def runs_of(study: Study, seed: int) -> dict[str, Run]:
+    """By setting."""
+    return {name: Run(study.recipe, (*study.common, *own), seed) for name, own in study.settings.items()}
+
+
+def play(made: Run, directory: Path, minutes: float, start: Path | None, per_rung: int) -> dict[str, Any]:
+    """Train it, and have its last checkpoint play."""
+    sets = [*QUIET, f"seed={made.seed}", f"rollouts.max_minutes={minutes}", *made.overrides]
     sets += [f"model.path={json.dumps(str(start))}"] if start is not None else []
-    training = run(study.recipe, place.directory, [*sets, *study.settings[place.setting]])
-    late = late_steps(place.directory)
-    shown = {name: _mean([line[name] for line in late if name in line]) for name in study.shows}
-    config = recipe(study.common, study.recipe)
-    tasks = _tasks(study, config.rollouts.family, config.rollouts.rungs, per_rung)
+    training, config = run(made.recipe, directory, sets), recipe(made.overrides, made.recipe)
+    late = late_steps(directory)
+    tasks = _tasks(made.recipe, config.rollouts.family, config.rollouts.rungs, per_rung)
     torch.set_num_threads(1)
-    solved = solved_tasks(place.directory / "model", config, tasks, "science")
-    kept = {"steps": training["steps"], "rollouts": training["rollouts"], "cpu_s": training["cpu_s"]}
+    solved = solved_tasks(directory / "model", config, tasks, "science")
     return {
-        **kept,
-        "shown": shown | {"samples_per_s": training["samples_per_s"]},
+        "minutes": minutes,
+        "commit": _commit(),
+        **{name: training[name] for name in ("steps", "rollouts", "cpu_s", "samples_per_s")},
+        "late": {name: _mean([line[name] for line in late if line.get(name) is not None]) for name in LATE},
         "outcomes": outcomes_of(tasks, solved),
     }
 
 
-def _tasks(study: Study, name: str, rungs: Sequence[int], per_rung: int) -> list[Any]:
-    if study.recipe == RECIPE:
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
+
+
+def _tasks(path: Path, name: str, rungs: Sequence[int], per_rung: int) -> list[Any]:
+    if path == RECIPE:
         return development_tasks(FIRST, per_rung, real=False)
     return [family(name).task(rung, "eval", FIRST + number) for number in range(4 * per_rung) for rung in rungs]
 
@@ -141,17 +167,36 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def report(out: Path) -> dict[str, Any]:
-    """Of all that is there, by study and setting."""
+    """Of all that is there, by study and setting. Settings are compared with the first by the seeds that both have."""
+    kept = {path.stem: json.loads(path.read_text()) for path in sorted((out / "records").glob("*.json"))}
+    if len(minutes := {each["minutes"] for each in kept.values()}) > 1:
+        raise SystemExit(f"{out}/records: runs of {minutes} minutes; keep such records apart")
+    seeds = sorted({int(name.rpartition("-")[2]) for name in kept})
     found: dict[str, Any] = {}
     for name, study in STUDIES.items():
+        by_seed = [{setting: kept.get(made.name) for setting, made in runs_of(study, seed).items()} for seed in seeds]
+        first = next(iter(study.settings))
         for setting in study.settings:
-            places = sorted((out / name).glob(f"{setting.replace(' ', '-')}-*/result.json"))
-            done = [json.loads(path.read_text()) for path in places]
+            done = [each[setting] for each in by_seed if each[setting]]
+            both = [(each[setting], each[first]) for each in by_seed if each[setting] and each[first]]
             if done:
-                shown = {each: _mean([one["shown"][each] for one in done]) for each in done[0]["shown"]}
-                told = {"seeds": len(done), "steps": _mean([one["steps"] for one in done]), "shown": shown}
-                found.setdefault(name, {})[setting] = told | rates([one["outcomes"] for one in done])
+                found.setdefault(name, {})[setting] = _told(study, done) | {"less": _less(both)}
     return found
+
+
+def _told(study: Study, done: list[Record]) -> dict[str, Any]:
+    values = {name: [{**each, **each["late"]}[name] for each in done] for name in study.shows}
+    shown = {name: _mean([each for each in found if each is not None]) for name, found in values.items()}
+    told = {"seeds": len(done), "steps": _mean([each["steps"] for each in done]), "shown": shown}
+    return told | rates([each["outcomes"] for each in done])
+
+
+def _less(both: list[tuple[Record, Record]]) -> dict[str, Any]:
+    """Of pairs of a setting and the first one."""
+    if not both:
+        return {}
+    ours, firsts = ([each["outcomes"] for each in side] for side in zip(*both, strict=True))
+    return {name: difference(ours, firsts, SETS[name]) for name in RATES if any(map(SETS[name], ours[0]))}
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
@@ -171,6 +216,22 @@ def draw(found: dict[str, Any], path: Path) -> None:
     drawn.savefig(path)
 
 
+def table(found: dict[str, Any]) -> Iterable[str]:
+    """For people."""
+    for name, settings in found.items():
+        yield f"{name}: {STUDIES[name].question}"
+        for setting, told in settings.items():
+            rate = "  ".join(f"{each} {100 * told[each]['rate']:.1f}" for each in RATES if each in told)
+            less = "  ".join(f"{each} {_points(one)}" for each, one in told["less"].items())
+            shown = "  ".join(f"{each} {value:.3g}" for each, value in told["shown"].items() if value is not None)
+            yield f"  {setting:12} {rate}  less the first: {less}  {shown}  ({told['seeds']} seeds)"
+
+
+def _points(found: dict[str, Any]) -> str:
+    low, high = found["interval"]
+    return f"{100 * found['difference']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("studies", nargs="*", choices=[*STUDIES, []], metavar="STUDY", help=", ".join(STUDIES))
@@ -182,22 +243,20 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="figures of what is there; train nothing")
     options = parser.parse_args()
     out, start = options.out.resolve(), options.start and options.start.resolve()
-    for name in [] if options.report else options.studies:
-        for seed in options.seeds:
-            for setting in STUDIES[name].settings:
-                place = Place(name, setting, seed, out)
-                if not place.result.exists():
-                    done = play(place, options.minutes, start, options.per_rung)
-                    write_whole(place.result, (json.dumps(done) + "\n").encode())
-                    solved = "".join(done["outcomes"].values())
-                    print(f"{name} {setting} {seed}: {solved.count('1')} of {len(solved)} solved", flush=True)
+    for seed in [] if options.report else options.seeds:
+        wanted = {
+            made.name: made for name in options.studies or STUDIES for made in runs_of(STUDIES[name], seed).values()
+        }
+        for name, made in wanted.items():
+            path = out / "records" / f"{name}.json"
+            if not path.exists():
+                done = play(made, out / "runs" / name, options.minutes, start, options.per_rung)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, (json.dumps(done) + "\n").encode())
+                solved = "".join(done["outcomes"].values())
+                print(f"{name}: {solved.count('1')} of {len(solved)} solved", flush=True)
     found = report(out)
-    for name, settings in found.items():
-        print(f"{name}: {STUDIES[name].question}")
-        for setting, told in settings.items():
-            of = "  ".join(f"{each} {100 * told[each]['rate']:.1f}" for each in SETS if each in told)
-            shown = "  ".join(f"{each} {value:.3g}" for each, value in told["shown"].items() if value is not None)
-            print(f"  {setting:12} {of}  {shown}")
+    print("\n".join(table(found)))
     if found:
         draw(found, out / "science.svg")
     print(json.dumps(found))
