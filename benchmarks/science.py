@@ -8,7 +8,7 @@ same checkpoint for the same minutes (`--start`, by default the recipe's own), a
 last checkpoint plays development tasks that no training has. Settings of two studies that are the same are run once.
 Solved tasks of all seeds make a rate with its interval, and less the first setting's a paired difference (the bootstrap
 of `arms/figures.py`). What else a study looks at, such as turns or samples a second, is the mean over the last quarter
-of the steps. Trails have a recipe and a start of their own.
+of the steps. Trails have a recipe and a start of their own. `importance` needs PYTHONPATH=benchmarks/low_sampler.
 
 OUT/records has one small file a setting and seed. What is there is not done again, and files of several machines may be
 copied into one directory. The last line is one JSON object.
@@ -43,6 +43,7 @@ TRAILS = RECIPE.parent / "longhorizon.toml"
 
 SLOW = "harness.delay=[0.2, 1.0]"
 """Seconds that a call takes longer: the median, and the 99th percentile."""
+LOW = 'engine.kind="low"'
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,14 @@ STUDIES = {
         ("entropy", "divergence"),
     ),
     "importance": Study(
-        "What does the cap on importance weights do where the sampler lags?",
-        {"2": (), "1": ("trainer.loss.importance_cap=1.0",), "none": ("trainer.loss.importance_cap=inf",)},
-        ("divergence", "entropy"),
-        common=("groups.max_staleness=8",),
+        "What does the cap on importance weights do where the sampler multiplies in NVFP4 and the trainer does not?",
+        {
+            "2, one format": (),
+            "2": (LOW,),
+            "1": (LOW, "trainer.loss.importance_cap=1.0"),
+            "none": (LOW, "trainer.loss.importance_cap=inf"),
+        },
+        ("mismatch_k3", "effective_sample_share", "capped_share", "entropy"),
     ),
     "slow-tools": Study(
         "Where every call takes a while and effort has a price, does it learn to read at once?",
@@ -109,8 +114,8 @@ RATES = ("ladder", "heldout")
 Record = dict[str, Any]
 """What is kept of a run."""
 LATE = (
-    "mean_age", "entropy", "divergence", "effective_sample_share", "capped_share", "parallel_share", "turns",
-    "sampled_tokens", "malformed_calls", "solve_rate",
+    "mean_age", "mismatch_k3", "entropy", "divergence", "effective_sample_share", "capped_share", "parallel_share",
+    "turns", "sampled_tokens", "malformed_calls", "solve_rate",
 )  # fmt: skip
 """Of each step; the mean over the last quarter of them is kept."""
 
@@ -185,7 +190,7 @@ def report(out: Path) -> dict[str, Any]:
 
 
 def _told(study: Study, done: list[Record]) -> dict[str, Any]:
-    values = {name: [{**each, **each["late"]}[name] for each in done] for name in study.shows}
+    values = {name: [{**each, **each["late"]}.get(name) for each in done] for name in study.shows}
     shown = {name: _mean([each for each in found if each is not None]) for name, found in values.items()}
     told = {"seeds": len(done), "steps": _mean([each["steps"] for each in done]), "shown": shown}
     return told | rates([each["outcomes"] for each in done])

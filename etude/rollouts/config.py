@@ -214,6 +214,8 @@ class RunConfig(Config):
             found |= dict.fromkeys(of_free, "in lockstep, where a step has its fixed groups")
             if self.rollouts.lag == 0:
                 found["trainer.parity_tokens"] = "in lockstep without a lag, where no sample is of an older version"
+        elif self.groups.max_staleness == 0:
+            found["trainer.parity_tokens"] = "with groups.max_staleness = 0, as no sample is of an older version"
         return found
 
     @model_validator(mode="after")

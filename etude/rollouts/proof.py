@@ -109,14 +109,15 @@ def used_at_once(config: RunConfig, model: ModelConfig, planted: bool = False) -
 
 def used_in_time(config: RunConfig) -> list[str]:
     """Counters that a run of enough steps leaves at more than zero. In lockstep no sequence meets a new version; and
-    without a lag nothing that is trained on is older than the weights, so that the parity check has nothing to compare.
-    Effort is charged of solved rollouts: where there were some, and it was charged of none in so many steps, that is an
-    error.
+    without a lag, or where nothing may be stale, nothing that is trained on is older than the weights, so that the
+    parity check has nothing to compare. Effort is charged of solved rollouts: where there were some, and it was charged
+    of none in so many steps, that is an error.
     """
     free, rewards = config.rollouts.schedule == "free", config.rewards
+    older = config.groups.max_staleness > 0 if free else config.rollouts.lag > 0
     wanted = {
         "in_flight_swaps": free,
-        "parity_tokens": config.trainer.parity_tokens > 0 and (free or config.rollouts.lag > 0),
+        "parity_tokens": config.trainer.parity_tokens > 0 and older,
         "quality_judged": bool(rewards.quality.looked_at),
         "own_parts": bool(rewards.parts),
         "effort_charged": rewards.effort.enabled and rewards.effort.scale > 0,

@@ -35,6 +35,7 @@ IDLE = [
     ("groups.overlong=drop", "rewards.unfinished_penalty=0.1", "rewards.unfinished_penalty"),
     ("groups.overlong=drop", "trainer.advantages.overlong=leave", "trainer.advantages.overlong"),
     (LOCKSTEP, "trainer.parity_tokens=64", "trainer.parity_tokens"),
+    ("groups.max_staleness=0", "trainer.parity_tokens=64", "trainer.parity_tokens"),
     ("trainer.ranks=2", "publisher.merge=needed", "publisher.merge"),
     ("trainer.ranks={ep=2}", "publisher.merge=needed", "publisher.merge"),
     ("trainer.ranks=2", "trainer.format=bf16", "format"),

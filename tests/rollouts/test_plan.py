@@ -221,6 +221,7 @@ def test_what_a_run_must_have_used_depends_on_its_schedule():
 
     step = 'rollouts.schedule="lockstep"'
     assert wanted() == {"in_flight_swaps", "parity_tokens", "effort_charged"}
+    assert wanted("groups.max_staleness=0") == {"in_flight_swaps", "effort_charged"}
     assert wanted(step) == {
         "effort_charged"
     }  # no older version samples what is trained on, and none is swapped in meanwhile
