@@ -98,8 +98,12 @@ STUDIES = {
     ),
     "feedback": Study(
         "Are hints on the message that went wrong worth their time?",
-        {"off": (), "on": ("trainer.credit.feedback={weight=0.1}",)},
-        ("samples_per_s", "malformed_calls"),
+        {
+            "off": (),
+            "1": ("trainer.credit.feedback={}",),
+            "0.1": ("trainer.credit.feedback={weight=0.1}",),
+        },
+        ("samples_per_s", "malformed_calls", "entropy"),
     ),
     "credit": Study(
         "On trails: the whole trajectory's reward for each segment, or each segment against its like?",

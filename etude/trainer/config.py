@@ -229,7 +229,7 @@ class FeedbackConfig(Config):
     """Targeted textual feedback on failed trajectories; `trainer.feedback` has the rules."""
 
     weight: float = Field(1.0, gt=0)
-    """Of the distillation's loss, a mean over the tokens of a step's hints, beside the policy's."""
+    """What a token of a hint weighs in the loss, beside one sampled token of advantage 1."""
     most: ClassVar[int] = 8
     """Hints of one step: each costs two forwards, and a step is to stay about the reward."""
 

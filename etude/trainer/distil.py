@@ -4,7 +4,7 @@ Owns the divergence, the pass that computes it, and the loss of a step's hints. 
 that is taught there, held fixed, and q the one that learns, in a context of its own:
 
     hints           p is the very policy at this very step, in the context with a hint; so nothing is taught that it
-                    could not say itself once told what was wrong.        loss = weight * mean over t of KL(p_t || q_t)
+                    could not say itself once told what was wrong.         loss = weight * sum over t of KL(p_t || q_t)
     a teacher       p is another model in the same context, that the student has sampled itself (`trainer.on_policy`).
                                                                           loss = mean over t of KL(q_t || p_t)
 
@@ -67,8 +67,9 @@ def divergences(
 def distil_hints(
     policy: Decoder, hints: Sequence[HintExample], temperature: float, weight: float, share: float = 1.0
 ) -> dict[str, Figure]:
-    """Add the hints' gradients to the policy's; returns what was taught, nothing for no hints. `share` is what is to be
-    added of them here, where several ranks add the same.
+    """Add the hints' gradients to the policy's; returns what was taught, nothing for no hints. `weight` is a token's,
+    in the policy's own measure: a mean over the few tokens of a step's hints made each weigh as tens of sampled ones,
+    and a run collapsed (docs/science.md). `share` is what is to be added here, where several ranks add the same.
     """
     if not hints:
         return {}
@@ -77,7 +78,7 @@ def distil_hints(
     kl_T = divergences(
         policy, policy, (learning, _last(learning, lengths)), (taught, _last(taught, lengths)), temperature, False
     )
-    loss = share * weight * kl_T.mean()
+    loss = share * weight * kl_T.sum()
     loss.backward()
     return {"hints": float(len(hints)), "hint_tokens": float(sum(lengths)), "hint_kl": kl_T.detach().mean()}
 

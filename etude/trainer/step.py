@@ -150,7 +150,8 @@ class Trainer:
         distilled: dict[str, Figure] = {}
         if feedback is not None:
             share = 1.0 if self.ranks is None else self.ranks.lesson_share
-            distilled = distil_hints(self.policy, hints, self.temperature, feedback.weight, share)
+            weight = feedback.weight / self.config.loss.token_budget
+            distilled = distil_hints(self.policy, hints, self.temperature, weight, share)
         parity_P = self._parity_differences(batch)
         divergence = trimmed_mean(torch.cat([result.k3_S for result in results]), TRIMMED)
         lr_scale = self._kl_lr_scale(divergence)

@@ -150,13 +150,25 @@ def test_the_unhinted_policy_comes_to_say_what_the_hinted_one_would(shipped, cha
         hint_example_of(forgetful, first_fault(FORGETFUL, forgetful), chat),
         hint_example_of(clumsy, first_fault(CLUMSY, clumsy), chat),
     ]
+    tokens = sum(example.length for example in examples)
     optimizer = torch.optim.SGD(decoder.parameters(), lr=0.02)
     told = []
     for _ in range(6):
-        told.append(distil_hints(decoder, examples, 1.0, 1.0)["hint_kl"])
+        told.append(distil_hints(decoder, examples, 1.0, 1 / tokens)["hint_kl"])
         optimizer.step()
         optimizer.zero_grad()
     assert told[0] > 0.01 and told[-1] < 0.8 * told[0], told
+
+
+def test_a_hint_weighs_by_its_tokens_and_not_by_how_few_there_are(shipped, chat, forgetful):
+    def gradient(count):
+        distil_hints(shipped[0], [example] * count, 1.0, 0.25)
+        found = torch.cat([each.grad.flatten() for each in shipped[0].parameters() if each.grad is not None])
+        shipped[0].zero_grad()
+        return found
+
+    example = hint_example_of(forgetful, first_fault(FORGETFUL, forgetful), chat)
+    torch.testing.assert_close(gradient(3), 3 * gradient(1), rtol=1e-3, atol=1e-6)
 
 
 def test_a_step_with_hints_counts_them_and_changes_the_weights(shipped, chat, forgetful):
