@@ -19,10 +19,9 @@ pytestmark = pytest.mark.timeout(420)
 def test_a_run_trains_through_a_foreign_engine(tmp_path):
     decoder, _ = load_checkpoint(ROOT / "models/etude-tiny")
     with VllmStandIn(decoder, "npy") as server:
-        done = run(
-            tmp_path / "run", "rollouts.max_steps=2", "rollouts.max_minutes=5", "engine.kind=vllm",
-            f'engine.urls=["{server.url}"]', f'engine.weights_dir="{tmp_path / "weights"}"', "engine.tolerance=0.01",
-        )  # fmt: skip
+        engine = f'kind="vllm", urls=["{server.url}"], weights_dir="{tmp_path / "weights"}", tolerance=0.01'
+        limits = ("rollouts.max_steps=2", "rollouts.max_minutes=5")
+        done = run(tmp_path / "run", *limits, f"engine={{{engine}}}")  # whole: the recipe's own engine guesses tokens
         assert done.returncode == 0, done.stderr[-2000:]
         assert server.engine.version == 2
     counters = json.loads(done.stdout.splitlines()[-1])["counters"]

@@ -47,10 +47,8 @@ def test_so_it_does_where_vllm_samples(tmp_path):
         with contextlib.ExitStack() as running:
             urls = [running.enter_context(vllm(tmp_path, machines)).url for _ in range(2)]
             weights = tmp_path / "shared" / "weights"
-            yield (
-                "engine.kind=vllm", "engine.update=rebuild", "engine.routes=false", "trainer.router_replay=false",
-                f"engine.urls={json.dumps(urls)}", f'engine.weights_dir="{weights}"', "fleet.engines=",
-            )  # fmt: skip
+            engine = f'kind="vllm", update="rebuild", routes=false, urls={json.dumps(urls)}, weights_dir="{weights}"'
+            yield f"engine={{{engine}}}", "trainer.router_replay=false", "fleet.engines="
 
     counters = goes_on(tmp_path, served)
     assert counters["checks"] >= STEPS and counters.get("routes_given", 0) == 0
