@@ -37,7 +37,6 @@ import argparse
 import hashlib
 import json
 import os
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ import torch
 from arms import records
 from arms.figures import COLOURS, draw, report, table
 from arms.records import Outcomes, Point, Record, Settings
-from arms.training import ARMS, ROOT, Checkpoint, Plan, Trained, train
+from arms.training import ARMS, ROOT, Checkpoint, Plan, Trained, commit, train
 from playing import solved_tasks
 
 from etude.records import Task
@@ -86,7 +85,7 @@ def record(plan: Plan, evaluation: Evaluation, settings: Settings, arm: str, see
         greedy=evaluation.outcomes(plan, trained.last.model, 0.0) if evaluation.greedy else None,
         curve=curve,
         notes=trained.notes,
-        commit=_commit(),
+        commit=commit(),
         date=time.strftime("%Y-%m-%d", time.gmtime()),
     )
 
@@ -117,12 +116,6 @@ def settings_of(plan: Plan, evaluation: Evaluation) -> Settings:
         weights.update(path.read_bytes())
     tasks = records.digest([*evaluation.tasks, *evaluation.curve]) + ("+greedy" if evaluation.greedy else "")
     return Settings(weights.hexdigest()[:16], tasks, plan.minutes, plan.cpu_seconds, plan.overrides)
-
-
-def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    return said.stdout.strip() or "unknown"
 
 
 def main() -> None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ import numpy as np
 import torch
 from arms.figures import SETS, difference, rates
 from arms.records import development_tasks, outcomes_of
-from arms.training import QUIET, ROOT, late_steps, run
+from arms.training import QUIET, commit, late_steps, run
 from playing import RECIPE, recipe, solved_tasks
 
 from etude.bench.html import figure
@@ -52,7 +51,7 @@ class Study:
     settings: dict[str, tuple[str, ...]]
     """Name → overrides of the recipe; the first is the recipe's own."""
     shows: tuple[str, ...] = ("samples_per_s", "mean_age")
-    """Figures of `LATE` beside the rate."""
+    """What of a record is told beside the rate: `samples_per_s`, or one of `LATE`."""
     recipe: Path = RECIPE
     common: tuple[str, ...] = ()
 
@@ -153,16 +152,11 @@ def play(made: Run, directory: Path, minutes: float, start: Path | None, per_run
     solved = solved_tasks(directory / "model", config, tasks, "science")
     return {
         "minutes": minutes,
-        "commit": _commit(),
+        "commit": commit(),
         **{name: training[name] for name in ("steps", "rollouts", "cpu_s", "samples_per_s")},
         "late": {name: _mean([line[name] for line in late if line.get(name) is not None]) for name in LATE},
         "outcomes": outcomes_of(tasks, solved),
     }
-
-
-def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
 def _tasks(path: Path, name: str, rungs: Sequence[int], per_rung: int) -> list[Any]:

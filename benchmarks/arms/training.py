@@ -179,6 +179,13 @@ def run(recipe: Path, directory: Path, sets: Iterable[str]) -> dict[str, Any]:
     return json.loads((directory / "training.json").read_text())
 
 
+def commit() -> str:
+    """Of this tree, for records."""
+    command = ["git", "describe", "--always", "--dirty"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return said.stdout.strip() or "unknown"
+
+
 def late_steps(directory: Path) -> list[dict[str, Any]]:
     """What a run's metrics say of the last quarter of its steps."""
     steps = [line for line in rows(directory / "metrics.jsonl") if line["kind"] == "step"]
